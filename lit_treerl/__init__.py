@@ -1,0 +1,3 @@
+"""Reinforcement learning of LLM agents from trees of rollouts."""
+
+__version__ = "0.1.0"

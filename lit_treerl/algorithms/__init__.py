@@ -1,0 +1,1 @@
+"""Advantages and losses: pure functions on tensors, and one thin class per method."""

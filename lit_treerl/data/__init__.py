@@ -1,0 +1,1 @@
+"""Task sources and data modules."""

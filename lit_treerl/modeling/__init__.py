@@ -1,0 +1,1 @@
+"""Actor, attention over packs, log-probs."""

@@ -1,0 +1,1 @@
+"""Passage retrieval for search environments."""

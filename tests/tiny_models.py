@@ -18,8 +18,6 @@ _TEXT = (
     "the search and the answer think information who is where was born"
     " in the city of a river that he she it with them both under over"
 )
-    "the search and the answer think of information who is where was born in the city of a river that it with them both"
-)
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:

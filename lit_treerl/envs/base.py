@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lit_treerl.trees.task import Message, Task
+from lit_treerl.trees.tree import ContextStyle
 
 
 class EnvironmentFailure(Exception):
@@ -48,7 +49,7 @@ class Environment(ABC):
     override ``snapshot`` and ``restore`` where replaying the prefix would be slow.
     """
 
-    context: str = "growing"
+    context: ContextStyle = "growing"
     stop: tuple[str, ...] = ()
     blocking: bool = False  # a step waits for something outside: steps run in a thread pool
     max_turns: int = 1
@@ -82,6 +83,10 @@ class Environment(ABC):
         result = self._step(text)
         self._history.append((text, result.observation))
         return result
+
+    def truncate(self) -> StepResult:
+        """What an episode is worth that a limit of length cuts here: its reward and closing facts; 0 by default."""
+        return StepResult(done=True)
 
     def snapshot(self) -> Any:
         """State from which :meth:`restore` goes on; here the task and the action prefix."""

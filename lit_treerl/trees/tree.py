@@ -111,6 +111,23 @@ class Tree:
         """Forget the environment states, once the tree is grown."""
         self.snapshot = [None] * len(self.parent)
 
+    def reorder(self, order: Sequence[int]) -> None:
+        """Renumber the nodes so that old node ``order[i]`` becomes node ``i``.
+
+        Raises:
+            ValueError: where ``order`` is not a permutation that keeps parents first.
+        """
+        if sorted(order) != list(range(len(self))):
+            raise ValueError(f"{list(order)} does not permute the tree's {len(self)} nodes")
+        new = {old: i for i, old in enumerate(order)} | {NO_PARENT: NO_PARENT}
+        for f in fields(self):
+            if isinstance(getattr(self, f.name), list) and f.name != "kept_leaves":
+                setattr(self, f.name, [getattr(self, f.name)[old] for old in order])
+        self.parent = [new[parent] for parent in self.parent]
+        if self.kept_leaves is not None:
+            self.kept_leaves = sorted(new[leaf] for leaf in self.kept_leaves)
+        self.check()
+
     # ---- derived ----
 
     def __len__(self) -> int:

@@ -1,0 +1,223 @@
+"""The rollout loop: joins sampler, environments and search without a barrier between branches.
+
+A branch's next action is submitted as soon as its environment has answered, and a tree's expansions begin as
+soon as that tree's own branches are done. Seeds come from the task, tree, branch and turn alone, so that the
+trees do not depend on the order in which things finish.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from lit_treerl.envs.base import Environment, EnvironmentFailure, StepResult
+from lit_treerl.rollout.branch import Branch, Plant
+from lit_treerl.rollout.tokens import Tokens
+from lit_treerl.sampling.base import Completion, Request, Sampler, SamplingParams
+from lit_treerl.trees.search import TreeSearch
+from lit_treerl.trees.seeding import derive_seed
+from lit_treerl.trees.task import Task
+from lit_treerl.trees.tree import ROOT, RolloutGroup, Status, Tree
+
+
+@dataclass
+class RolloutLimits:
+    """Limits of length and how many environments may wait at once.
+
+    Args:
+        max_new_tokens: most tokens of one action.
+        max_context: longest context plus action, in tokens; a branch that would overflow ends truncated.
+        max_observation_tokens: longer observations are cut to this (their closing tag is kept) and counted.
+        env_workers: threads for environments that wait for something outside.
+    """
+
+    max_new_tokens: int = 500
+    max_context: int = 4096
+    max_observation_tokens: int | None = 500
+    env_workers: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "max_context", "env_workers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"rollout.{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_new_tokens >= self.max_context:
+            raise ValueError(
+                f"rollout.max_new_tokens ({self.max_new_tokens}) must be below rollout.max_context "
+                f"({self.max_context}), else no prompt fits"
+            )
+
+
+class TreeGrower:
+    """Grows the trees of a list of tasks.
+
+    Args:
+        sampler: started sampler.
+        env: an environment that is set up; branches get spawns of it.
+        tokens: the policy's tokens.
+        search: what to expand.
+        limits: limits of length.
+        temperature: of the sampling, 0 for greedy.
+        version: of the policy, kept with every node.
+        seed: seeds of actions and draws are derived from it, the task, tree, branch and turn.
+        on_leaf: called with 1 for every finished leaf, for a progress bar.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        env: Environment,
+        tokens: Tokens,
+        search: TreeSearch,
+        limits: RolloutLimits,
+        *,
+        temperature: float,
+        version: int = 0,
+        seed: int = 0,
+        on_leaf: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self.sampler, self.env, self.tokens, self.search, self.limits = sampler, env, tokens, search, limits
+        self.params = SamplingParams(limits.max_new_tokens, temperature, tuple(env.stop))
+        self.version, self.seed, self.on_leaf = version, seed, on_leaf
+        self._acting: dict[int, Branch] = {}  # request id -> branch waiting for the sampler
+        self._waiting: dict[Future[tuple[StepResult, Any]], tuple[Branch, int]] = {}  # waiting for the environment
+        self._requests = 0
+        self._pool: ThreadPoolExecutor | None = None
+
+    def grow(self, tasks: Sequence[Task], trees: Sequence[int]) -> list[RolloutGroup]:
+        """Grow ``trees[i]`` trees of ``tasks[i]``; one group per task, in order."""
+        plants = [
+            [Plant(task, Tree(task.id, index, self.env.context)) for index in range(count)]  # type: ignore[arg-type]
+            for task, count in zip(tasks, trees, strict=True)
+        ]
+        with ExitStack() as stack:
+            if self.env.blocking:
+                self._pool = stack.enter_context(ThreadPoolExecutor(self.limits.env_workers))
+            for group in plants:
+                for plant in group:
+                    self._plant(plant)
+            while self._acting or self._waiting:
+                self._work()
+        return [RolloutGroup(task, [p.tree for p in group]) for task, group in zip(tasks, plants, strict=True)]
+
+    # ---- beginnings and ends of branches ----
+
+    def _plant(self, plant: Plant) -> None:
+        env = self.env.spawn()
+        try:
+            messages = env.reset(plant.task)
+        except EnvironmentFailure as failure:
+            plant.tree.add_root([])
+            plant.tree.status[ROOT] = Status.FAILED
+            plant.tree.info[ROOT] = {"error": str(failure)}
+            return
+        plant.tree.add_root(self.tokens.prompt(messages), env.snapshot() if self.search.expansions else None)
+        plant.tree.info[ROOT] = {"prompt": list(messages)}
+        plant.alive = plant.branches = 1
+        self._submit(Branch(plant, env, number=0))
+
+    def _end(self, branch: Branch) -> None:
+        plant, search = branch.plant, self.search
+        plant.alive -= 1
+        self.on_leaf(1)
+        if plant.alive:
+            return
+        plant.canonical()
+        rng = random.Random(derive_seed(self.seed, "draw", plant.task.id, plant.tree.index, plant.rounds))
+        if plant.rounds < search.rounds and search.expansions and len(plant.tree) > 1:
+            plant.rounds += 1
+            self._expand(plant, search.draw_nodes(plant.tree, search.expansions, rng))
+        else:
+            search.prune(plant.tree, rng)
+            plant.tree.drop_snapshots()
+
+    def _expand(self, plant: Plant, nodes: Sequence[int]) -> None:
+        plant.alive = len(nodes)
+        forks = []
+        for node in nodes:
+            snapshot = plant.tree.snapshot[node]
+            turn = plant.tree.depth(node)
+            forks.append(Branch(plant, self.env.spawn(), plant.branches, node, turn, fork=snapshot, forked=True))
+            plant.branches += 1
+        for fork in forks:
+            self._submit(fork)
+
+    # ---- the loop ----
+
+    def _submit(self, branch: Branch) -> None:
+        context = branch.plant.tree.context_ids(branch.node)
+        if len(context) + self.params.max_new_tokens > self.limits.max_context:
+            branch.end_truncated()
+            self._end(branch)
+            return
+        plant = branch.plant
+        seed = derive_seed(self.seed, "action", plant.task.id, plant.tree.index, branch.number, branch.turn)
+        self._requests += 1
+        self._acting[self._requests] = branch
+        self.sampler.submit(Request(self._requests, context, self.params, seed))
+
+    def _work(self) -> None:
+        for completion in self.sampler.poll() if self._acting else []:
+            self._act(self._acting.pop(completion.id), completion)
+        if self._waiting:  # wait only when the sampler has nothing to do
+            done, _ = wait(self._waiting, timeout=0 if self._acting else None, return_when=FIRST_COMPLETED)
+            for future in [f for f in self._waiting if f in done]:
+                branch, node = self._waiting.pop(future)
+                self._answered(branch, node, future)
+
+    def _act(self, branch: Branch, completion: Completion) -> None:
+        plant = branch.plant
+        node = plant.tree.add_action(
+            branch.node, completion.ids, completion.logprobs, self.version, natural=not branch.forked
+        )
+        plant.origin.append((branch.number, branch.turn))
+        text = self.tokens.decode(completion.ids)
+        plant.tree.info[node] = {"action": text, "finish_reason": completion.finish_reason}
+        keep = bool(self.search.expansions)
+        if self._pool is not None:
+            self._waiting[self._pool.submit(branch.act, text, keep)] = (branch, node)
+            return
+        future: Future[tuple[StepResult, Any]] = Future()
+        try:
+            future.set_result(branch.act(text, keep))
+        except Exception as error:
+            future.set_exception(error)
+        self._answered(branch, node, future)
+
+    def _answered(self, branch: Branch, node: int, future: Future[tuple[StepResult, Any]]) -> None:
+        tree, task = branch.plant.tree, branch.plant.task
+        seen = tree.info[node]
+        try:
+            result, snapshot = future.result()
+        except EnvironmentFailure as failure:
+            tree.observe(node, status=Status.FAILED, info=seen | {"error": str(failure)})
+            self._end(branch)
+            return
+        except Exception as error:
+            error.add_note(f"while the environment answered task {task.id!r}, turn {branch.turn + 1}")
+            raise
+        ids, cut = self._observation_ids(result)
+        tree.observe(
+            node,
+            ids,
+            action_key=result.action_key,
+            reward=result.reward,
+            status=Status.TERMINAL if result.done else Status.OPEN,
+            info=seen | result.info | {"observation": result.observation + result.closing, "observation_cut": cut},
+            snapshot=snapshot,
+        )
+        if result.done:
+            self._end(branch)
+            return
+        branch.node, branch.turn = node, branch.turn + 1
+        self._submit(branch)
+
+    def _observation_ids(self, result: StepResult) -> tuple[list[int], bool]:
+        if result.done:
+            return [], False
+        if result.prompt is not None:
+            return self.tokens.prompt(result.prompt), False
+        return self.tokens.observation(result.observation, result.closing, self.limits.max_observation_tokens)

@@ -1,0 +1,55 @@
+"""What GRPO, RLOO and Tree-GRPO share: one advantage per leaf, spread over the whole path."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import get_args
+
+from torch import Tensor
+
+from lit_treerl.algorithms.advantages import Normalisation, Singletons, batch_scale, spread, tree_returns
+from lit_treerl.algorithms.base import AdvantageEstimator, Credit
+from lit_treerl.trees.tree import RolloutGroup
+
+
+class LeafwiseEstimator(AdvantageEstimator):
+    """Compares the returns of a task's leaves; failed and pruned leaves are outside every mean and std.
+
+    Subclasses say how the returns of one group become advantages in :meth:`compare`.
+    """
+
+    def __init__(self, normalisation: Normalisation, singletons: Singletons, std_floor: float) -> None:
+        check_choice("normalisation", normalisation, get_args(Normalisation))
+        check_choice("singletons", singletons, get_args(Singletons))
+        if not std_floor > 0:
+            raise ValueError(f"std_floor must be above 0, got {std_floor}")
+        self.normalisation: Normalisation = normalisation
+        self.singletons: Singletons = singletons
+        self.std_floor = std_floor
+
+    def __call__(self, groups: Sequence[RolloutGroup]) -> list[list[Credit]]:
+        """Return one credit per tree; see :class:`AdvantageEstimator`."""
+        advantages = [self.compare(tree_returns(group)) for group in groups]
+        if self.normalisation == "batch":
+            scale = batch_scale([tree for group in advantages for tree in group], self.std_floor)
+            advantages = [[tree / scale for tree in group] for group in advantages]
+        return [
+            [spread(tree, values) for tree, values in zip(group.trees, trees, strict=True)]
+            for group, trees in zip(groups, advantages, strict=True)
+        ]
+
+    @property
+    def divides_by_std(self) -> bool:
+        """Whether each group is divided by its own std."""
+        return self.normalisation == "group_std"
+
+    @abstractmethod
+    def compare(self, returns: list[Tensor]) -> list[Tensor]:
+        """Advantages of one task's leaves from their returns, both one [L] tensor per tree, before batch scaling."""
+
+
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    """Raise ValueError where ``value`` is none of ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

@@ -48,6 +48,12 @@ class Pack:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @classmethod
+    def idle(cls) -> Pack:
+        """A pack without tokens: an iteration in which no task taught anything still needs one batch."""
+        none, flag, zero = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.bool), torch.zeros(0)
+        return cls(none, none, none, none, none, flag, zero, zero, zero, zero)
+
     def to(self, device: torch.device | str) -> Pack:
         """The same pack with its tensors on ``device`` (Lightning moves batches by this method)."""
         moved = {f.name: getattr(self, f.name) for f in fields(self)}

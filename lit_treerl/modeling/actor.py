@@ -1,0 +1,145 @@
+"""The actor: the policy as the trainer holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_treerl.modeling.attention import check_backbone, forward_hidden
+from lit_treerl.modeling.logprobs import token_logprobs
+from lit_treerl.modeling.pack import Pack
+
+
+class Actor(nn.Module):
+    """A Hugging Face causal language model that scores packs.
+
+    Args:
+        model: the model, or a ``peft`` model around it; loaded with ``attn_implementation="sdpa"``.
+        logprob_chunk: tokens per chunk of the vocabulary projection.
+
+    Raises:
+        ValueError: where packs cannot be computed exactly with this model.
+    """
+
+    def __init__(self, model: nn.Module, logprob_chunk: int = 2048) -> None:
+        super().__init__()
+        self.model = model
+        self.logprob_chunk = logprob_chunk
+        check_backbone(self.backbone)
+        if type(self.head) is not nn.Linear:
+            raise ValueError(f"the output layer must be a plain linear layer, it is a {type(self.head).__name__}")
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        dtype: torch.dtype = torch.float32,
+        gradient_checkpointing: bool = False,
+        lora: dict[str, Any] | None = None,
+        logprob_chunk: int = 2048,
+    ) -> Actor:
+        """Load a model folder or hub name, in training mode.
+
+        Args:
+            path: folder with ``config.json`` and weights, or a hub name.
+            dtype: of the weights.
+            gradient_checkpointing: compute activations again in the backward pass, to save memory.
+            lora: arguments of ``peft.LoraConfig``; all linear layers but the head by default. None trains all weights.
+            logprob_chunk: tokens per chunk of the vocabulary projection.
+
+        Raises:
+            ValueError: where ``path`` holds no causal language model, or LoRA's settings are not supported.
+        """
+        from transformers import AutoModelForCausalLM
+
+        if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
+            raise ValueError(f"{str(path)!r} holds no model: it has no config.json")
+        try:
+            model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype, attn_implementation="sdpa")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"no causal language model could be loaded from {str(path)!r}: {error}") from error
+        if gradient_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        return cls(model if lora is None else _with_lora(model, lora), logprob_chunk).train()
+
+    @property
+    def causal_lm(self) -> Any:
+        """The Hugging Face model inside, adapters in place."""
+        return self.model.get_base_model() if self.has_adapter else self.model  # type: ignore[operator]
+
+    @property
+    def backbone(self) -> nn.Module:
+        """The decoder without its head."""
+        return self.causal_lm.base_model
+
+    @property
+    def head(self) -> nn.Linear:
+        """The output layer."""
+        return self.causal_lm.get_output_embeddings()
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether LoRA is trained on a frozen base."""
+        return hasattr(self.model, "peft_config")
+
+    def logprobs(self, pack: Pack, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Log-probs [N] of a pack's tokens and entropies [N] of the distributions they come from.
+
+        A token is predicted from its parent token. Only action tokens and tokens with weight are computed; the others,
+        and those that open a context, are 0.
+        """
+        wanted = ((pack.action | (pack.weight != 0)) & (pack.parent >= 0)).nonzero().squeeze(-1)
+        hidden = forward_hidden(self.backbone, pack)[pack.parent[wanted]]
+        head = self.head
+        values = token_logprobs(hidden, head.weight, pack.ids[wanted], temperature, self.logprob_chunk, head.bias)
+        zeros = values[0].new_zeros(len(pack))
+        return zeros.index_copy(0, wanted, values[0]), zeros.index_copy(0, wanted, values[1])
+
+    @torch.no_grad()
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, detached tensor) of every weight, named as in the Hugging Face state dict, LoRA merged in.
+
+        Tied output embeddings come under both names. Merging is done tensor by tensor and leaves the model as it is.
+        """
+        modules = dict(self.causal_lm.named_modules())
+        for name, tensor in self.causal_lm.state_dict().items():
+            module_name, _, base = name.partition(".base_layer.")
+            if ".lora_" in name:
+                continue
+            if base == "weight":
+                tensor = tensor + modules[module_name].get_delta_weight("default").to(tensor.dtype)
+            yield name.replace(".base_layer.", "."), tensor.detach()
+
+    def disable_adapter(self) -> AbstractContextManager[None]:
+        """While entered, the actor is its frozen base: the reference policy.
+
+        Raises:
+            ValueError: where the actor has no adapter.
+        """
+        if not self.has_adapter:
+            raise ValueError("this actor has no LoRA adapter to disable; load a second one as the reference")
+        return self.model.disable_adapter()  # type: ignore[operator]
+
+    def save_pretrained(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
+        """Write an ordinary Hugging Face model folder, LoRA merged in, weights as ``dtype`` (as they are when None)."""
+        weights = {name: tensor.to(dtype or tensor.dtype) for name, tensor in self.named_weights()}
+        self.causal_lm.save_pretrained(str(folder), state_dict=weights)
+
+
+def _with_lora(model: nn.Module, settings: dict[str, Any]) -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    if settings.get("use_dora") or settings.get("modules_to_save"):
+        raise ValueError("lora: use_dora and modules_to_save are not supported")
+    try:
+        arguments: dict[str, Any] = {"task_type": "CAUSAL_LM", "target_modules": "all-linear"}
+        config = LoraConfig(**(arguments | settings))
+    except TypeError as error:
+        raise ValueError(f"lora takes the arguments of peft.LoraConfig: {error}") from error
+    return get_peft_model(model, config)  # type: ignore[arg-type]

@@ -1,0 +1,127 @@
+"""Trees of a task as a forest of token runs in which equal contexts are held once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from lit_treerl.trees.tree import ROOT, RolloutGroup, Tree
+
+if TYPE_CHECKING:
+    from lit_treerl.algorithms.base import Credit
+
+
+@dataclass(eq=False)
+class Run:
+    """Tokens without a fork between them: a prompt, or an action and what was observed after it.
+
+    Attributes:
+        ids: its tokens, the action's first.
+        action_len: how many of them the policy sampled.
+        logprobs: the sampler's log-prob of each action token.
+        positive: summed weight * max(advantage, 0) of the leaves below, for each action token.
+        negative: summed weight * min(advantage, 0), likewise.
+        weight: summed weight, likewise.
+        context_weight: weight of each other token (supervised training only).
+        children: runs that continue it.
+    """
+
+    ids: list[int]
+    action_len: int = 0
+    logprobs: list[float] = field(default_factory=list)
+    positive: float = 0.0
+    negative: float = 0.0
+    weight: float = 0.0
+    context_weight: float = 0.0
+    children: list[Run] = field(default_factory=list)
+
+    def size(self) -> int:
+        """Tokens of the run and of everything below it."""
+        total, stack = 0, list[Run]([self])
+        while stack:
+            run = stack.pop()
+            total += len(run.ids)
+            stack.extend(run.children)
+        return total
+
+
+def plant(
+    group: RolloutGroup, credits: Sequence[Credit], weights: Sequence[Tensor], *, skip_zero: bool = False
+) -> list[Run]:
+    """Roots of a task's forest; each root is a context that starts at position 0.
+
+    Trees with equal prompts grow from one root, and in the ``window`` style every fresh prompt is a root of its own,
+    shared where the text is the same. Nodes on no weighted leaf's path are left out, and so is what was observed after
+    a leaf's last action: it is context to nothing.
+
+    Args:
+        group: the task's trees.
+        credits: one per tree.
+        weights: leaf weights, one [L] per tree.
+        skip_zero: also leave out leaves whose advantages are all 0.
+
+    Raises:
+        ValueError: where a context holds no token, or the leaves and their weights do not match.
+    """
+    roots: dict[tuple[int, ...], Run] = {}
+    for tree, credit, weight in zip(group.trees, credits, weights, strict=True):
+        if len(credit.leaves) != len(weight):
+            raise ValueError(f"task {group.task.id!r}: {len(credit.leaves)} leaves but {len(weight)} leaf weights")
+        kept = weight != 0
+        if skip_zero:
+            kept = kept & credit.advantage.any(dim=0)
+        leaves = [leaf for leaf, keep in zip(credit.leaves, kept.tolist(), strict=True) if keep]
+        _plant_tree(roots, tree, _node_sums(tree, credit, weight), leaves)
+    return list(roots.values())
+
+
+def split(root: Run, max_tokens: int) -> list[Run]:
+    """``root`` as several forests of at most ``max_tokens`` tokens where its children allow, each with the prompt."""
+    if root.size() <= max_tokens or len(root.children) < 2:
+        return [root]
+    parts, size = [replace(root, children=[])], len(root.ids)
+    for child in root.children:
+        grown = size + child.size()
+        if parts[-1].children and grown > max_tokens:
+            parts.append(replace(root, children=[]))
+            grown = len(root.ids) + child.size()
+        parts[-1].children.append(child)
+        size = grown
+    return parts
+
+
+def _node_sums(tree: Tree, credit: Credit, weight: Tensor) -> tuple[list[float], list[float], list[float]]:
+    """Positive, negative and total weight of every node."""
+    weighted = credit.advantage * weight
+    total = [0.0] * len(tree)
+    for leaf, value in zip(credit.leaves, weight.tolist(), strict=True):
+        for node in tree.path(leaf):
+            total[node] += value
+    return weighted.clamp(min=0).sum(1).tolist(), weighted.clamp(max=0).sum(1).tolist(), total
+
+
+def _plant_tree(
+    roots: dict[tuple[int, ...], Run], tree: Tree, sums: tuple[list[float], ...], leaves: Sequence[int]
+) -> None:
+    def context(node: int, ids: list[int]) -> Run:
+        if not ids:
+            raise ValueError(f"task {tree.task_id!r}, tree {tree.index}: the context after node {node} has no tokens")
+        return roots.setdefault(tuple(ids), Run(list(ids)))
+
+    positive, negative, total = sums
+    needed = sorted({node for leaf in leaves for node in tree.path(leaf)})
+    inner = {tree.parent[node] for node in needed}
+    after: dict[int, Run] = {}  # the run that a node's children continue
+    for node in needed:
+        ids, action_len = tree.ids[node], tree.action_len[node]
+        if node == ROOT:
+            after[node] = context(node, ids)
+            continue
+        whole = node in inner and tree.context == "growing"
+        run = Run(ids if whole else ids[:action_len], action_len, tree.logprobs[node])
+        run.positive, run.negative, run.weight = positive[node], negative[node], total[node]
+        after[tree.parent[node]].children.append(run)
+        after[node] = context(node, ids[action_len:]) if node in inner and not whole else run

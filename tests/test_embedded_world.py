@@ -7,6 +7,8 @@ from lit_treerl.data.embedded.demonstrations import bm25_search, render_observat
 from lit_treerl.data.embedded.names import NAME_PARTS
 from lit_treerl.data.embedded.relations import KINDS, RELATIONS, decoy, relations_of
 from lit_treerl.data.embedded.world import SPLITS, read_fact
+from lit_treerl.envs.search_qa import SearchQA
+from lit_treerl.retrieval.bm25 import BM25Retriever
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +137,7 @@ def test_bad_requests_say_what_is_wrong(kwargs, message):
 
 def test_every_fact_is_found_first(world, search):
     for fact in world.facts.values():
-        assert search(f"{fact.subject} {fact.relation.keyword}")[0] == fact.contents
+        assert search(f"{fact.subject} {fact.relation.keyword}")[0] == fact.sentence
 
 
 def test_a_perfect_agent_answers_every_test_question(search):
@@ -144,6 +146,29 @@ def test_a_perfect_agent_answers_every_test_question(search):
         actions, observations = play(task, search)
         assert actions[-1] == f"<think> done </think> <answer> {task.answers[0]} </answer>"
         assert len(observations) == task.extra["hops"]
+
+
+def test_a_perfect_agent_scores_one_through_the_real_environment(world):
+    env = SearchQA(
+        retriever=BM25Retriever.from_rows(world.corpus()),
+        topk=2,
+        max_turns=8,
+        passage_format="{text}",
+        joiner=" ",
+        nothing_found="none",
+        lead=" ",
+        padding=" ",
+        trail=" ",
+    )
+    env.setup()
+    search = bm25_search(world.corpus())
+    for task in embedded_tasks("test", 60):
+        assert env.reset(task) == [{"role": "user", "content": task.question}]
+        observations = []
+        while not (result := env.step(perfect_action(task, observations))).done:
+            observations.append(result.observation + result.closing)
+        assert (result.info["em"], result.info["format_valid"]) == (1.0, True)
+        assert observations == play(task, search)[1]  # demonstrations look just as the environment does
 
 
 def test_a_perfect_agent_reads_only_what_it_is_shown(search):

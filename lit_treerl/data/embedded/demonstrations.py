@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from lit_treerl.data.embedded.questions import draw_task
@@ -15,7 +14,7 @@ from lit_treerl.trees.seeding import derive_seed
 from lit_treerl.trees.task import Task
 
 Search = Callable[[str], Sequence[str]]
-"""A query in, the contents of the best passages out."""
+"""A query in, the best passages out, each with or without its title line."""
 
 
 @dataclass(frozen=True)
@@ -141,20 +140,13 @@ def demonstrations(
         yield noisy_episode(task, search, rng, noise)
 
 
-def bm25_search(corpus: list[dict[str, str]], top_k: int = 2) -> Search:
-    """Search over ``corpus`` by BM25; repeated queries are answered from memory."""
-    import bm25s
+def bm25_search(corpus: list[dict[str, str]], topk: int = 2) -> Search:
+    """Search over ``corpus`` by BM25, as the environment does; returns the passages without their titles."""
+    from lit_treerl.retrieval.bm25 import BM25Retriever
 
-    index = bm25s.BM25()
-    index.index(bm25s.tokenize([row["contents"] for row in corpus], show_progress=False), show_progress=False)
-
-    @cache
-    def search(query: str) -> tuple[str, ...]:
-        tokens = bm25s.tokenize([query], show_progress=False)
-        hits, scores = index.retrieve(tokens, k=top_k, show_progress=False)
-        return tuple(corpus[i]["contents"] for i, score in zip(hits[0], scores[0], strict=True) if score > 0)
-
-    return search
+    retriever = BM25Retriever.from_rows(corpus, cache_size=100_000)
+    retriever.setup()
+    return lambda query: [passage.text for passage in retriever.search([query], topk)[0]]
 
 
 def _choose_relation(word: str, wanted: Relation, noise: Noise, rng: random.Random) -> Relation:

@@ -28,8 +28,7 @@ def episode_row(group: RolloutGroup, tree: Tree, leaf: int) -> dict[str, Any]:
         "answers": list(group.task.answers),
         "prompt": tree.info[ROOT].get("prompt", []),
         "turns": [
-            {"action": tree.info[n].get("action", ""), "observation": tree.info[n].get("observation", "")}
-            for n in path
+            {"action": tree.info[n].get("action", ""), "observation": tree.info[n].get("observation", "")} for n in path
         ],
         "reward": tree.leaf_return(leaf),
         "status": str(tree.status[leaf]),

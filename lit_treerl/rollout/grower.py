@@ -24,7 +24,7 @@ from lit_treerl.trees.task import Task
 from lit_treerl.trees.tree import ROOT, RolloutGroup, Status, Tree
 
 
-@dataclass
+@dataclass(frozen=True)
 class RolloutLimits:
     """Limits of length and how many environments may wait at once.
 

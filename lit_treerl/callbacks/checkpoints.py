@@ -1,0 +1,74 @@
+"""Checkpoints: the best by a metric and the newest, the latter also when the run is interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_info
+
+
+class NewestCheckpoint(ModelCheckpoint):
+    """Keeps ``last.ckpt`` at the end of iterations, and when Ctrl-C or an error comes between two iterations.
+
+    Within an iteration nothing is written: its updates are half done, so the run goes on from the last whole
+    iteration and repeats the broken one with the same seeds.
+
+    Args:
+        every_n_iterations: how often to save.
+    """
+
+    def __init__(self, every_n_iterations: int = 1) -> None:
+        super().__init__(
+            filename="last",
+            every_n_epochs=every_n_iterations,
+            save_on_train_epoch_end=True,
+            enable_version_counter=False,
+        )
+        self._within_iteration = False
+
+    @property
+    def state_key(self) -> str:
+        """Apart from the other checkpoint callback's state."""
+        return "NewestCheckpoint"
+
+    def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:
+        """Weights begin to move."""
+        self._within_iteration = True
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save; the iteration is whole again."""
+        super().on_train_epoch_end(trainer, pl_module)
+        self._within_iteration = False
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Save between iterations; say where the run can go on from."""
+        path = Path(self.dirpath or ".") / "last.ckpt"
+        if trainer.state.fn == "fit" and self.dirpath and not self._within_iteration and not trainer.sanity_checking:
+            trainer.save_checkpoint(path)
+        if path.is_file():
+            rank_zero_info(f"\nThe run can go on from its last whole iteration: --ckpt_path {path}")
+
+
+def checkpoint_callbacks(
+    monitor: str = "val/em", mode: Literal["min", "max"] = "max", every_n_iterations: int = 1
+) -> list[ModelCheckpoint]:
+    """Checkpoints of a run: the best by ``monitor`` and the newest.
+
+    Args:
+        monitor: a logged value that tells which checkpoint is best.
+        mode: whether the best is its smallest or its largest value.
+        every_n_iterations: how often the newest is saved.
+    """
+    name = monitor.replace("/", "_")
+    best = ModelCheckpoint(
+        monitor=monitor,
+        mode=mode,
+        filename=f"best-{{epoch}}-{name}={{{monitor}:.3f}}",
+        auto_insert_metric_name=False,
+        save_on_train_epoch_end=True,
+        save_top_k=1,
+    )
+    return [best, NewestCheckpoint(every_n_iterations)]

@@ -1,0 +1,74 @@
+"""ResultsWriter: the table and JSON of ``test`` and ``validate``, the JSONL of ``predict``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from rich.console import Console
+from rich.table import Table
+
+from lit_treerl.policy_module import LitPolicy
+
+COLUMNS = ("em", "f1", "success_rate", "reward", "turns", "tool_calls", "tokens", "truncated", "failed")
+
+
+def results_table(results: dict[str, dict[str, float]], title: str) -> Table:
+    """Means per data source, the last row over all episodes."""
+    table = Table("data source", "episodes", *(name.replace("_", " ") for name in COLUMNS), title=title)
+    for source, means in results.items():
+        numbers = (f"{means[name]:.3f}" if name in means else "-" for name in COLUMNS)
+        table.add_row(source, str(means["episodes"]), *numbers)
+    return table
+
+
+class ResultsWriter(L.Callback):
+    """Writes ``test_results.json`` / ``validate_results.json`` and ``episodes.jsonl`` into the run folder."""
+
+    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Table and JSON of the test."""
+        self._write(trainer, pl_module, "test")
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Table and JSON of a validation that was asked for by itself."""
+        if trainer.state.fn == "validate":
+            self._write(trainer, pl_module, "validate")
+
+    def on_predict_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: list[dict[str, Any]],
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Append the batch's episodes."""
+        path = self._episodes_path(trainer)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w" if batch_idx == 0 else "a", encoding="utf-8") as file:
+            for row in outputs:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Say where the episodes are."""
+        if trainer.is_global_zero:
+            print(f"episodes: {self._episodes_path(trainer)}")
+
+    @staticmethod
+    def _episodes_path(trainer: L.Trainer) -> Path:
+        rank = f".rank{trainer.global_rank}" if trainer.world_size > 1 else ""
+        return Path(trainer.log_dir or ".") / f"episodes{rank}.jsonl"
+
+    @staticmethod
+    def _write(trainer: L.Trainer, pl_module: L.LightningModule, name: str) -> None:
+        if not trainer.is_global_zero:
+            return
+        assert isinstance(pl_module, LitPolicy)
+        Console().print(results_table(pl_module.last_evaluation, f"{name} results"))
+        path = Path(trainer.log_dir or ".") / f"{name}_results.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(pl_module.last_evaluation, indent=2) + "\n", encoding="utf-8")
+        print(f"results: {path}")

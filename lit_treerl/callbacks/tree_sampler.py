@@ -1,0 +1,186 @@
+"""TreeSampler: owns sampler, environments, search and budget, and keeps the sampler's weights current."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import lightning as L
+
+from lit_treerl.rollout.batches import TaskBatch
+from lit_treerl.envs.base import Environment
+from lit_treerl.policies import load_tokenizer, policy_path
+from lit_treerl.policy_module import LitPolicy
+from lit_treerl.rollout.grower import RolloutLimits, TreeGrower
+from lit_treerl.rollout.stats import rollout_stats
+from lit_treerl.rollout.tokens import Tokens
+from lit_treerl.sampling.auto import resolve_sampler
+from lit_treerl.sampling.base import Sampler
+from lit_treerl.trees.budget import Budget, UniformBudget
+from lit_treerl.trees.search import TreeSearch
+from lit_treerl.trees.seeding import derive_seed
+from lit_treerl.trees.task import Task
+from lit_treerl.trees.tree import RolloutGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How rollouts are sampled, in training and in evaluation.
+
+    Args:
+        limits: limits of length.
+        temperature: in training; the log-probs are those at this temperature.
+        eval_temperature: in validation, test and predict; 0 is greedy.
+        eval_samples: episodes per task in validation, test and predict.
+    """
+
+    limits: RolloutLimits = RolloutLimits()
+    temperature: float = 1.0
+    eval_temperature: float = 0.0
+    eval_samples: int = 1
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise ValueError(f"rollout.temperature must be above 0 in training, got {self.temperature}")
+        if self.eval_temperature < 0 or self.eval_samples < 1:
+            raise ValueError("rollout.eval_temperature must be at least 0 and rollout.eval_samples at least 1")
+
+
+class TreeSampler(L.Callback):
+    """Grows trees for training and chains for evaluation, with the same code.
+
+    Args:
+        env: environment of the tasks.
+        search: what to expand in training.
+        budget: how many trees each task gets.
+        sampler: ``auto`` takes vLLM when it can be imported, else the Transformers sampler.
+        rollout: limits and temperatures.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        search: TreeSearch | None = None,
+        budget: Budget | None = None,
+        sampler: Literal["auto"] | Sampler = "auto",
+        rollout: RolloutConfig | None = None,
+    ) -> None:
+        self.env, self.search, self.budget = env, search or TreeSearch(), budget or UniformBudget()
+        self.sampler, self.rollout = resolve_sampler(sampler), rollout or RolloutConfig()
+        self.stats: dict[str, float] = {}
+        self.seed = 0
+        self._tokens: Tokens | None = None
+        self._loaded: int | None = None  # version of the weights in the sampler
+
+    # ---- life ----
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Set the environment up and start the sampler, after Lightning has set up its ranks."""
+        assert isinstance(pl_module, LitPolicy)
+        self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
+        pl_module.temperature = self.rollout.temperature
+        if self._tokens is not None:
+            return
+        self.env.setup()
+        tokenizer = load_tokenizer(pl_module.policy)
+        self._tokens = Tokens(tokenizer)
+        self.sampler.start(
+            policy_path(pl_module.policy),
+            tokenizer,
+            max_context=self.rollout.limits.max_context,
+            device=trainer.strategy.root_device,
+            seed=self.seed + trainer.global_rank,
+        )
+
+    @property
+    def tokens(self) -> Tokens:
+        """The policy's tokens."""
+        assert self._tokens is not None, "the TreeSampler is not set up"
+        return self._tokens
+
+    def sync(self, module: LitPolicy) -> float:
+        """Give the sampler the module's weights where they are newer; returns the seconds it took."""
+        version, start = int(module.updates), time.perf_counter()
+        if version != self._loaded:
+            assert module.actor is not None
+            self.sampler.load_weights(module.actor.named_weights(), version)
+            self._loaded = version
+        return time.perf_counter() - start
+
+    # ---- training ----
+
+    def collect(self, trainer: L.Trainer, module: LitPolicy, tasks: Sequence[Task]) -> list[RolloutGroup]:
+        """Grow one iteration's trees with the current weights."""
+        sync = self.sync(module)
+        start = time.perf_counter()
+        trees = self.budget.allocate(tasks, self.search.trees)
+        with self._bar(trainer, "rollouts", sum(trees) * self.search.leaves_per_tree) as on_leaf:
+            grower = self._grower(self.search, module, self.rollout.temperature, trainer.current_epoch, on_leaf)
+            groups = grower.grow(tasks, trees)
+        self.stats = rollout_stats(groups, self.sampler.reset_counters()) | {
+            "time/sync": sync,
+            "time/rollout": time.perf_counter() - start,
+        }
+        return groups
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log what the iteration's rollouts cost and brought."""
+        pl_module.log_dict(self.stats)
+
+    # ---- evaluation ----
+
+    def evaluate(self, trainer: L.Trainer, module: LitPolicy, tasks: Sequence[Task]) -> list[RolloutGroup]:
+        """Sample ``eval_samples`` chains of every task."""
+        self.sync(module)
+        chains = replace(self.search, trees=self.rollout.eval_samples, expansions=0, keep_leaves=None)
+        trees = [chains.trees] * len(tasks)
+        with self._bar(trainer, "episodes", sum(trees)) as on_leaf:
+            grower = self._grower(chains, module, self.rollout.eval_temperature, "eval", on_leaf)
+            groups = grower.grow(tasks, trees)
+        self.sampler.reset_counters()
+        return groups
+
+    def on_validation_batch_start(self, trainer, pl_module, batch: TaskBatch, batch_idx, dataloader_idx=0) -> None:
+        """Attach the batch's episodes."""
+        batch.groups = self.evaluate(trainer, pl_module, batch.tasks)
+
+    def on_test_batch_start(self, trainer, pl_module, batch: TaskBatch, batch_idx, dataloader_idx=0) -> None:
+        """Attach the batch's episodes."""
+        batch.groups = self.evaluate(trainer, pl_module, batch.tasks)
+
+    def on_predict_batch_start(self, trainer, pl_module, batch: TaskBatch, batch_idx, dataloader_idx=0) -> None:
+        """Attach the batch's episodes."""
+        batch.groups = self.evaluate(trainer, pl_module, batch.tasks)
+
+    # ---- helpers ----
+
+    def _grower(
+        self, search: TreeSearch, module: LitPolicy, temperature: float, occasion: object, on_leaf: Callable
+    ) -> TreeGrower:
+        return TreeGrower(
+            self.sampler,
+            self.env,
+            self.tokens,
+            search,
+            self.rollout.limits,
+            temperature=temperature,
+            version=int(module.updates),
+            seed=derive_seed(self.seed, occasion),
+            on_leaf=on_leaf,
+        )
+
+    @contextmanager
+    def _bar(self, trainer: L.Trainer, what: str, total: int) -> Iterator[Callable[[int], object]]:
+        from tqdm.auto import tqdm
+
+        bar = trainer.progress_bar_callback
+        shown = bar is not None and bar.is_enabled and trainer.is_global_zero
+        with tqdm(total=total, desc=what, leave=False, disable=not shown, dynamic_ncols=True) as progress:
+            yield progress.update

@@ -1,0 +1,54 @@
+"""The command ``lit-treerl``: answers ``--help`` and ``--version`` at once, else hands over to Lightning's CLI."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import lit_treerl
+
+HELP = """\
+usage: lit-treerl [--help] [--version] COMMAND [OPTIONS]
+
+Reinforcement learning of LLM agents from trees of rollouts.
+
+commands:
+  fit        train; one epoch is one iteration of rollouts and updates
+  validate   evaluate on the validation tasks
+  test       evaluate on the held-out test tasks; prints a table and writes JSON
+  predict    write every test episode as JSONL
+
+examples:
+  lit-treerl fit --config configs/tree_grpo.yaml
+  lit-treerl fit --config configs/tree_grpo.yaml --search.trees 4 --search.expansions 3
+  lit-treerl test --config configs/tree_grpo.yaml --ckpt_path runs/tree_grpo/version_0/checkpoints/last.ckpt
+
+options of a command:
+  --config FILE         settings; give it several times, later files win
+  --print_config        print all settings with their values and stop
+  --help                list every parameter; any of them can be given, as in --model.actor_lr 1e-5
+  --search.*, --budget.*, --sampler.*, --env.*, --rollout.*, --model.*, --data.*, --trainer.*
+"""
+COMMANDS = ("fit", "validate", "test", "predict")
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line; exits with 2 on wrong settings.
+
+    Args:
+        args: arguments without the program's name, those of the process when None.
+    """
+    args = list(sys.argv[1:] if args is None else args)
+    if not args or args[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return
+    if args[0] == "--version":
+        print(f"lit-treerl {lit_treerl.__version__}")
+        return
+    if args[0] not in COMMANDS:
+        sys.exit(f"lit-treerl: unknown command {args[0]!r}; commands are {', '.join(COMMANDS)} (see lit-treerl --help)")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from lit_treerl.command import run
+
+    run(args)

@@ -1,0 +1,128 @@
+"""The Lightning CLI with this project's keys: search, budget, sampler, env and rollout beside model, data, trainer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+
+import lit_treerl.algorithms.grpo
+import lit_treerl.algorithms.rloo
+import lit_treerl.algorithms.tree_grpo
+import lit_treerl.data.embedded_search
+import lit_treerl.data.sources
+import lit_treerl.envs.search_qa
+import lit_treerl.retrieval.bm25
+import lit_treerl.retrieval.http
+import lit_treerl.sampling.transformers
+
+# import lit_treerl.sampling.vllm  # noqa: F401  (short class names on the command line need the classes known)
+from lit_treerl.callbacks.checkpoints import checkpoint_callbacks
+from lit_treerl.callbacks.results import ResultsWriter
+from lit_treerl.callbacks.run_report import RunReport
+from lit_treerl.callbacks.tree_sampler import RolloutConfig, TreeSampler
+from lit_treerl.config_errors import ReadableParser
+from lit_treerl.data.datamodule import TreeRolloutDataModule
+from lit_treerl.data.episodes import EpisodeDataModule  # noqa: F401
+from lit_treerl.envs.base import Environment
+from lit_treerl.module import LitTreeRL
+from lit_treerl.policy_module import LitPolicy
+from lit_treerl.sampling.base import Sampler
+from lit_treerl.sft import LitSFT  # noqa: F401
+from lit_treerl.trees.budget import Budget
+from lit_treerl.trees.search import TreeSearch
+
+
+class TreeRLCLI(LightningCLI):
+    """Builds the TreeSampler and the loggers from the short keys and adds them to the trainer."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the keys beside model, data and trainer."""
+        parser.add_class_arguments(TreeSearch, "search")
+        parser.add_subclass_arguments(Budget, "budget", required=False)
+        parser.add_argument(
+            "--sampler", type=Literal["auto"] | Sampler, default="auto", help="auto takes vLLM if there"
+        )
+        parser.add_subclass_arguments(Environment, "env", required=False)
+        parser.add_class_arguments(RolloutConfig, "rollout")
+        parser.add_function_arguments(checkpoint_callbacks, "checkpoint")
+        parser.add_argument("--wandb", type=bool, default=False, help="log to Weights & Biases too")
+        parser.set_defaults({"model": {"class_path": "LitTreeRL"}, "data": {"class_path": "TreeRolloutDataModule"}})
+        parser.set_defaults({"budget": {"class_path": "UniformBudget"}})
+
+    def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
+        """Add TreeSampler, checkpoints, reports and, where none is configured, the loggers."""
+        get = lambda key: self._get(self.config_init, key)  # noqa: E731
+        if get("env") is None:
+            self.parser.error("env: no environment is configured; give --env SearchQA or a config that has one")
+        config = get("trainer")
+        sampler = TreeSampler(get("env"), get("search"), get("budget"), get("sampler"), get("rollout"))
+        if config.get("logger") in (None, True):
+            kwargs["logger"] = default_loggers(config.get("default_root_dir") or "runs", wandb=get("wandb"))
+        own = [sampler, RunReport(), ResultsWriter(), *checkpoint_callbacks(**get("checkpoint"))]
+        given = config.get("callbacks") or []
+        bars = [] if any(isinstance(callback, ProgressBar) for callback in given) else [TQDMProgressBar(leave=False)]
+        if config.get("enable_progress_bar") is False:
+            bars = []
+        kwargs["callbacks"] = [*given, *bars, *own]
+        return super().instantiate_trainer(**kwargs)
+
+    def _parse_ckpt_path(self) -> None:
+        """Settings come from the command line alone, never from a checkpoint."""
+
+
+def default_loggers(root: str, *, wandb: bool) -> list[Logger]:
+    """CSV and TensorBoard (and W&B) in one new run folder ``root/version_N``."""
+    csv = CSVLogger(root, name="", flush_logs_every_n_steps=1)
+    version = f"version_{csv.version}"
+    loggers: list[Logger] = [csv, TensorBoardLogger(root, name="", version=version)]
+    if wandb:
+        from lightning.pytorch.loggers import WandbLogger
+
+        Path(root, version).mkdir(parents=True, exist_ok=True)
+        loggers.append(WandbLogger(project="lit-treerl", save_dir=str(Path(root, version))))
+    return loggers
+
+
+def run(args: Sequence[str]) -> None:
+    """Parse and run; see :func:`lit_treerl.cli.main`."""
+    quiet_libraries()
+    TreeRLCLI(
+        LitPolicy,
+        TreeRolloutDataModule,
+        args=None if list(args) == sys.argv[1:] else list(args),
+        parser_class=ReadableParser,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        seed_everything_default=0,
+        auto_configure_optimizers=False,
+        load_from_checkpoint_support=False,
+        save_config_kwargs={"overwrite": True},
+        trainer_defaults={
+            "accelerator": "auto",
+            "devices": 1,
+            "num_sanity_val_steps": -1,  # a whole validation before the first iteration
+            "reload_dataloaders_every_n_epochs": 1,  # one epoch is one iteration
+            "use_distributed_sampler": False,
+            "enable_model_summary": False,
+            "default_root_dir": "runs",
+        },
+    )
+
+
+def quiet_libraries() -> None:
+    """Silence notes of libraries that mean nothing to the user of this command."""
+    for text in ("does not have many workers", "LeafSpec", "smaller than the logging interval", "ModelCheckpoint"):
+        warnings.filterwarnings("ignore", message=f".*{text}.*")
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -1,0 +1,169 @@
+"""EpisodeDataModule: demonstrations in, supervised packs out."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from lit_treerl.data.datamodule import TreeRolloutDataModule, find_tree_sampler
+from lit_treerl.data.sources import TaskSource
+from lit_treerl.modeling.pack import Pack
+from lit_treerl.modeling.packing import Episode, supervised_packs
+from lit_treerl.rollout.tokens import Tokens
+
+
+class EpisodeSource(ABC):
+    """Where demonstrations come from, as rows of ``prompt`` (chat messages) and ``turns``."""
+
+    @abstractmethod
+    def load(self) -> list[dict[str, Any]]:
+        """All rows."""
+
+
+class JSONLEpisodes(EpisodeSource):
+    """Episodes from a JSONL file; what ``lit-treerl predict`` writes can be read.
+
+    Args:
+        path: one object per line: ``{"prompt": [{"role", "content"}], "turns": [{"action", "observation"}]}``.
+        min_reward: leave out episodes whose ``reward`` is lower; null keeps all.
+    """
+
+    def __init__(self, path: str, min_reward: float | None = None) -> None:
+        self.path, self.min_reward = path, min_reward
+
+    def load(self) -> list[dict[str, Any]]:
+        """All rows.
+
+        Raises:
+            FileNotFoundError: where there is no such file.
+            ValueError: naming the line that is no episode, or where no episode is left.
+        """
+        if not Path(self.path).is_file():
+            raise FileNotFoundError(f"data.episodes: there is no file {self.path}")
+        rows = []
+        with Path(self.path).open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    rows.append(check_episode(line, f"{self.path}:{number}"))
+        kept = [row for row in rows if self.min_reward is None or row.get("reward", 0.0) >= self.min_reward]
+        if not kept:
+            raise ValueError(f"{self.path}: none of {len(rows)} episodes has a reward of at least {self.min_reward}")
+        return kept
+
+
+class EmbeddedDemonstrations(EpisodeSource):
+    """The noisy scripted agent in the embedded world, in other worlds than the tasks are from.
+
+    Args:
+        n: how many episodes.
+        worlds: seeds of the worlds.
+        seed: of questions and noise.
+    """
+
+    def __init__(self, n: int = 80_000, worlds: Sequence[int] = tuple(range(1000, 1008)), seed: int = 0) -> None:
+        self.n, self.worlds, self.seed = n, worlds, seed
+
+    def load(self) -> list[dict[str, Any]]:
+        """All rows."""
+        from lit_treerl.data.embedded.demonstrations import demonstrations
+
+        return list(demonstrations(self.worlds, self.n, self.seed))
+
+
+def check_episode(line: str, where: str) -> dict[str, Any]:
+    """Parse one episode; ValueError says where and what is wrong."""
+    try:
+        row = json.loads(line)
+        assert row["prompt"], "its prompt is empty"
+        assert row["turns"], "it has no turns"
+        for message in row["prompt"]:
+            assert isinstance(message["content"], str), "a message's content is not text"
+        for turn in row["turns"]:
+            assert turn["action"], "an action is empty"
+            assert isinstance(turn.get("observation", ""), str), "an observation is not text"
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise ValueError(
+            f"{where}: not an episode ({type(error).__name__}: {error}); each line needs "
+            '{"prompt": [{"role", "content"}, ...], "turns": [{"action", "observation"}, ...]}'
+        ) from error
+    return row
+
+
+class EpisodeDataModule(TreeRolloutDataModule):
+    """Streams supervised packs; validation and test roll the policy out on tasks as everywhere.
+
+    Args:
+        episodes: the demonstrations.
+        batch_size: episodes per optimizer step.
+        episodes_per_epoch: episodes between two validations; null takes all.
+        observation_weight: loss weight of observation tokens (1 for action tokens).
+        max_tokens_per_pack: most tokens in one forward pass.
+        validation: source of validation tasks.
+        test: source of test tasks.
+        eval_batch_size: tasks rolled out at once in evaluation.
+    """
+
+    def __init__(
+        self,
+        episodes: EpisodeSource | None = None,
+        batch_size: int = 64,
+        episodes_per_epoch: int | None = None,
+        observation_weight: float = 0.0,
+        max_tokens_per_pack: int = 8192,
+        validation: TaskSource | None = None,
+        test: TaskSource | None = None,
+        eval_batch_size: int = 256,
+    ) -> None:
+        super().__init__(validation=validation, test=test, eval_batch_size=eval_batch_size)
+        self.episodes, self.batch_size, self.episodes_per_epoch = episodes, batch_size, episodes_per_epoch
+        self.observation_weight, self.max_tokens_per_pack = observation_weight, max_tokens_per_pack
+        self._rows: list[dict[str, Any]] = []
+
+    def needed_splits(self, stage: str) -> tuple[str, ...]:
+        """No training tasks."""
+        return tuple(split for split in super().needed_splits(stage) if split != "train")
+
+    def setup(self, stage: str) -> None:
+        """Load tasks, and for ``fit`` the demonstrations."""
+        super().setup(stage)
+        if stage == "fit" and not self._rows:
+            if self.episodes is None:
+                raise ValueError("data.episodes names no source of demonstrations, and `fit` needs one")
+            self._rows = self.episodes.load()
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """The epoch's packs, built step by step."""
+        tokens = find_tree_sampler(self.trainer).tokens
+        size = self.episodes_per_epoch or len(self._rows)
+        rows = self.slice(self.trainer.current_epoch * size, size)
+        return DataLoader(_Packs(rows, tokens, self), batch_size=None)
+
+    def slice(self, first: int, size: int) -> list[dict[str, Any]]:
+        """Rows ``first`` to ``first + size`` of an endless stream: a fresh shuffle for every pass."""
+        places = [divmod(first + i, len(self._rows)) for i in range(size)]
+        return [self._rows[self.order(passed, len(self._rows))[place]] for passed, place in places]
+
+
+class _Packs(IterableDataset[Pack]):
+    def __init__(self, rows: Sequence[dict[str, Any]], tokens: Tokens, settings: EpisodeDataModule) -> None:
+        self.rows, self.tokens, self.settings = rows, tokens, settings
+
+    def __iter__(self) -> Iterator[Pack]:
+        size = self.settings.batch_size
+        for first in range(0, len(self.rows), size):
+            batch = [encode_episode(row, self.tokens) for row in self.rows[first : first + size]]
+            yield from supervised_packs(batch, self.settings.max_tokens_per_pack, self.settings.observation_weight)
+
+
+def encode_episode(row: dict[str, Any], tokens: Tokens) -> Episode:
+    """Token ids of a demonstration, as a rollout would have them."""
+    turns = [
+        (tokens.plain(turn["action"]), tokens.observation(turn.get("observation", ""), "", None)[0])
+        for turn in row["turns"]
+    ]
+    return tokens.prompt(row["prompt"]), turns

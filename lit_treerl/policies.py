@@ -1,0 +1,36 @@
+"""Where a policy's files are, and its tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+EMBEDDED = "embedded"
+
+
+def policy_path(policy: str) -> str:
+    """Folder or hub name of a policy; ``embedded`` is the seed policy that ships with the package.
+
+    Raises:
+        FileNotFoundError: where ``policy`` looks like a path but holds no ``config.json``.
+    """
+    if policy == EMBEDDED:
+        return str(Path(__file__).parent / "data" / "embedded" / "seed_policy")
+    path = Path(policy).expanduser()
+    looks_local = path.exists() or policy.startswith((".", "/", "~")) or policy.count("/") != 1
+    if looks_local and not (path / "config.json").is_file():
+        raise FileNotFoundError(
+            f"model.policy: {policy!r} has no config.json; give a Hugging Face model folder, a hub name "
+            f"(owner/name), or {EMBEDDED!r}"
+        )
+    return str(path) if path.exists() else policy
+
+
+def load_tokenizer(policy: str) -> PreTrainedTokenizerBase:
+    """The policy's tokenizer."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(policy_path(policy))

@@ -1,0 +1,179 @@
+"""LitPolicy: what every module that trains a policy shares: actor, optimizer steps, evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import lightning as L
+import torch
+
+from lit_treerl.rollout.batches import TaskBatch
+from lit_treerl.metrics import ALL, EpisodeMetrics
+from lit_treerl.policies import policy_path
+from lit_treerl.rollout.episodes import EPISODE_NUMBERS, episode_numbers, episodes
+from lit_treerl.schedules import ScheduleConfig, schedule_factor
+
+if TYPE_CHECKING:
+    from lit_treerl.modeling.actor import Actor
+
+
+@dataclass(frozen=True)
+class ActorConfig:
+    """How the actor is loaded.
+
+    Args:
+        dtype: of the weights.
+        gradient_checkpointing: compute activations again in the backward pass, to save memory.
+        lora: arguments of ``peft.LoraConfig``; None trains all weights.
+        logprob_chunk: tokens per chunk of the vocabulary projection.
+    """
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    gradient_checkpointing: bool = False
+    lora: dict[str, Any] | None = None
+    logprob_chunk: int = 2048
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW and its schedule.
+
+    Args:
+        weight_decay: decoupled weight decay.
+        betas: of AdamW.
+        max_grad_norm: gradients are clipped to this norm.
+        schedule: of the learning rate, counted in optimizer steps.
+    """
+
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    max_grad_norm: float = 1.0
+    schedule: ScheduleConfig = ScheduleConfig()
+
+
+class LitPolicy(L.LightningModule):
+    """An actor with manual optimisation, evaluated by the episodes that the sampler callback attaches.
+
+    Args:
+        policy: Hugging Face model folder or hub name; ``embedded`` is the small policy in the package.
+        actor_lr: learning rate.
+        actor: how the actor is loaded.
+        optimizer: AdamW and its schedule.
+    """
+
+    def __init__(
+        self,
+        policy: str = "embedded",
+        actor_lr: float = 1e-6,
+        actor: ActorConfig = ActorConfig(),
+        optimizer: OptimizerConfig = OptimizerConfig(),
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.policy, self.actor_lr = policy, actor_lr
+        self.actor_config, self.optimizer_config = actor, optimizer
+        self.temperature = 1.0  # of the sampling; the sampler callback sets it
+        self.actor: Actor | None = None
+        self.last_evaluation: dict[str, dict[str, float]] = {}
+        self.register_buffer("updates", torch.zeros((), dtype=torch.long))  # optimizer steps: version of the weights
+
+    # ---- model and optimizer ----
+
+    def load_actor(self) -> Actor:
+        """Load the policy's starting weights."""
+        from lit_treerl.modeling.actor import Actor
+
+        config = self.actor_config
+        return Actor.from_pretrained(
+            policy_path(self.policy),
+            dtype=getattr(torch, config.dtype),
+            gradient_checkpointing=config.gradient_checkpointing,
+            lora=config.lora,
+            logprob_chunk=config.logprob_chunk,
+        )
+
+    def configure_model(self) -> None:
+        """Load the actor once (Lightning calls this for every stage)."""
+        if self.actor is None:
+            self.actor = self.load_actor()
+
+    def configure_optimizers(self) -> Any:
+        """AdamW over the trainable weights, with the schedule per optimizer step."""
+        assert self.actor is not None
+        config = self.optimizer_config
+        parameters = [p for p in self.actor.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(
+            parameters, lr=self.actor_lr, betas=config.betas, weight_decay=config.weight_decay
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule_factor(step, config.schedule))
+        return [optimizer], [schedule]
+
+    def optimizer_step_now(self) -> float | None:
+        """Clip, step and clear the gradients; returns their norm, None where it was not finite and the step skipped."""
+        assert self.actor is not None
+        optimizer, schedule = self.optimizers(), self.lr_schedulers()
+        norm = float(torch.nn.utils.clip_grad_norm_(self.actor.parameters(), self.optimizer_config.max_grad_norm))
+        finite = math.isfinite(norm)
+        if finite:
+            optimizer.step()  # type: ignore[union-attr]
+            self.updates += 1
+        optimizer.zero_grad()  # type: ignore[union-attr]
+        schedule.step()  # type: ignore[union-attr]
+        return norm if finite else None
+
+    def iteration_values(self) -> dict[str, float]:
+        """Numbers of the iteration that just ended, under the names they are logged by."""
+        return {}
+
+    def on_train_epoch_end(self) -> None:
+        """Log the iteration."""
+        self.log_dict(self.iteration_values())
+
+    # ---- evaluation ----
+
+    def watch_sources(self, sources: Sequence[str]) -> None:
+        """Announce the data sources that evaluation will meet (the same on all ranks)."""
+        self.episode_metrics = EpisodeMetrics(sources, EPISODE_NUMBERS).to(self.device)
+
+    def validation_step(self, batch: TaskBatch, batch_idx: int) -> None:
+        """Count the batch's episodes."""
+        self._count(batch)
+
+    def test_step(self, batch: TaskBatch, batch_idx: int) -> None:
+        """Count the batch's episodes."""
+        self._count(batch)
+
+    def predict_step(self, batch: TaskBatch, batch_idx: int) -> list[dict[str, Any]]:
+        """Rows of the batch's episodes."""
+        return [row for group in batch.done() for row in episodes(group)]
+
+    def on_validation_epoch_end(self) -> None:
+        """Log ``val/...``; the validation before the first iteration goes on record too."""
+        values = self._evaluated("val")
+        if self.trainer.sanity_checking:  # Lightning logs nothing here by itself
+            for logger in self.loggers:
+                logger.log_metrics(values | {"epoch": -1}, step=0)
+        else:
+            self.log_dict(values)
+
+    def on_test_epoch_end(self) -> None:
+        """Log ``test/...``."""
+        self.log_dict(self._evaluated("test"))
+
+    def _count(self, batch: TaskBatch) -> None:
+        rows = [row for group in batch.done() for row in episodes(group)]
+        self.episode_metrics.update([(row["data_source"], episode_numbers(row)) for row in rows])
+
+    def _evaluated(self, stage: str) -> dict[str, float]:
+        self.last_evaluation = self.episode_metrics.compute()
+        self.episode_metrics.reset()
+        out = {f"{stage}/{name}": value for name, value in self.last_evaluation[ALL].items()}
+        for source, means in self.last_evaluation.items():
+            if source != ALL and len(self.last_evaluation) > 2:
+                out |= {
+                    f"{stage}/{name}/{source}": means[name] for name in ("em", "f1", "success_rate") if name in means
+                }
+        return out

@@ -1,0 +1,150 @@
+"""Keys and values: of the running rows, each at its own position, and of prefixes kept for reuse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+from lit_treerl.sampling.prefix_index import BlockIndex, Match
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+BLOCKS_AT_ONCE = 1024  # bounds the temporary copies between pool and rows
+
+
+class RowCache(Cache):
+    """Keys and values of the rows that are running; a transformers ``Cache`` for one window of rows at a time.
+
+    Legend: R rows, H key heads, T positions, D head size, n rows of the window, Q new tokens of each.
+
+    Args:
+        config: of the decoder.
+        dtype: of keys and values.
+        device: where they lie.
+        block: positions in a block of the prefix store.
+        max_rows: most rows that will ever run.
+        max_length: most positions that a row will ever have.
+
+    Attributes:
+        data: [2 * layers, R, H, T, D], keys and values of a layer one after the other. The last position is a dump
+            for padding and belongs to no row.
+    """
+
+    def __init__(
+        self,
+        config: PreTrainedConfig,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        block: int,
+        max_rows: int,
+        max_length: int,
+    ) -> None:
+        super().__init__(layer_class_to_replicate=DynamicLayer)
+        heads = config.num_key_value_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.block, self._max_rows, self._max_length = block, max_rows, max_length
+        self.data = torch.zeros(2 * config.num_hidden_layers, 0, heads, block, size, dtype=dtype, device=device)
+
+    @property
+    def dump(self) -> int:
+        """The position where padding is written."""
+        return self.data.shape[3] - 1
+
+    def reserve(self, rows: int, length: int) -> None:
+        """Make room for ``rows`` rows of ``length`` positions; doubles what is too small, so growth is rare."""
+        two_layers, old_rows, heads, old_length, size = self.data.shape
+        if rows <= old_rows and length < old_length:
+            return
+        new_rows = max(rows, min(2 * old_rows, self._max_rows)) if rows > old_rows else old_rows
+        wanted = max(length, min(2 * old_length, self._max_length)) + 1
+        new_length = wanted if length >= old_length else old_length
+        new_length += -new_length % self.block
+        data = self.data.new_zeros(two_layers, new_rows, heads, new_length, size)
+        data[:, :old_rows, :, :old_length] = self.data
+        self.data = data
+
+    def open(self, first: int, write: Tensor, end: int) -> None:
+        """Set the window of the next forward: rows from ``first``, new positions ``write`` [n, Q], ``end`` in view."""
+        rows = torch.arange(first, first + len(write), device=write.device)
+        self._window = (slice(first, first + len(write)), rows[:, None], write, end)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write new keys and values [n, H, Q, D] and return those in view, [n, H, end, D]."""
+        window, rows, write, end = self._window
+        keys, values = self.data[2 * layer_idx], self.data[2 * layer_idx + 1]
+        keys[rows, :, write] = key_states.transpose(1, 2)
+        values[rows, :, write] = value_states.transpose(1, 2)
+        return keys[window, :, :end], values[window, :, :end]
+
+    def move(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
+        """Copy the first ``length`` positions of rows."""
+        for old, new in zip(source, target, strict=True):
+            self.data[:, new, :, :length] = self.data[:, old, :, :length]
+
+    def blocks(self) -> Tensor:
+        """The same memory as [2 * layers, R, H, T / block, block, D]."""
+        two_layers, rows, heads, length, size = self.data.shape
+        return self.data.view(two_layers, rows, heads, length // self.block, self.block, size)
+
+
+class PrefixStore:
+    """Blocks of finished rows and of prompts, copied in and out of a :class:`RowCache`.
+
+    Args:
+        rows: the running rows.
+        max_tokens: most tokens to keep; 0 keeps nothing.
+    """
+
+    def __init__(self, rows: RowCache, max_tokens: int) -> None:
+        self.rows = rows
+        self.index = BlockIndex(max_tokens // rows.block, rows.block)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything and give the memory back."""
+        two_layers, _, heads, _, size = self.rows.data.shape
+        self.index.clear()
+        self._pool = self.rows.data.new_zeros(0, two_layers, heads, self.rows.block, size)
+
+    def match(self, ids: Sequence[int]) -> Match:
+        """Known leading blocks of a prompt; its last token is never among them, for it has to be computed."""
+        return self.index.match(ids[:-1])
+
+    def load(self, slots_of_rows: Sequence[Sequence[int]], first: int) -> None:
+        """Copy blocks into the beginnings of the rows from ``first`` on."""
+        pairs = [(first + r, n, slot) for r, slots in enumerate(slots_of_rows) for n, slot in enumerate(slots)]
+        for start in range(0, len(pairs), BLOCKS_AT_ONCE):
+            row, number, slot = self._columns(pairs[start : start + BLOCKS_AT_ONCE])
+            self.rows.blocks()[:, row, :, number] = self._pool[slot]
+
+    def save(self, sequences: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """Keep the full blocks of (row, its computed token ids)."""
+        fill: dict[int, tuple[int, int, int]] = {}  # by slot: a later block may have taken an earlier one's
+        for row, ids in sequences:
+            for number, slot in self.index.insert(ids):
+                fill[slot] = (row, number, slot)
+        if not fill:
+            return
+        self._grow(max(fill) + 1)
+        pairs = list(fill.values())
+        for start in range(0, len(pairs), BLOCKS_AT_ONCE):
+            row, number, slot = self._columns(pairs[start : start + BLOCKS_AT_ONCE])
+            self._pool[slot] = self.rows.blocks()[:, row, :, number]
+
+    def _grow(self, blocks: int) -> None:
+        old = len(self._pool)
+        if blocks > old:
+            pool = self._pool.new_zeros(min(max(blocks, 2 * old), self.index.capacity), *self._pool.shape[1:])
+            pool[:old] = self._pool
+            self._pool = pool
+
+    def _columns(self, pairs: list[tuple[int, int, int]]) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.tensor(pairs, device=self._pool.device).unbind(1)  # type: ignore[return-value]

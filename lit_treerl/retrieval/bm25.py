@@ -53,7 +53,7 @@ class BM25Retriever(Retriever):
             settings: further arguments of the class.
         """
         retriever = cls(**settings)
-        retriever._rows = rows
+        retriever._rows = list(rows)
         return retriever
 
     def setup(self) -> None:

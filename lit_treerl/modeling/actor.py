@@ -56,14 +56,7 @@ class Actor(nn.Module):
         Raises:
             ValueError: where ``path`` holds no causal language model, or LoRA's settings are not supported.
         """
-        from transformers import AutoModelForCausalLM
-
-        if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
-            raise ValueError(f"{str(path)!r} holds no model: it has no config.json")
-        try:
-            model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype, attn_implementation="sdpa")
-        except (OSError, ValueError) as error:
-            raise ValueError(f"no causal language model could be loaded from {str(path)!r}: {error}") from error
+        model = _load(str(path), dtype)
         if gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         return cls(model if lora is None else _with_lora(model, lora), logprob_chunk).train()
@@ -130,6 +123,24 @@ class Actor(nn.Module):
         """Write an ordinary Hugging Face model folder, LoRA merged in, weights as ``dtype`` (as they are when None)."""
         weights = {name: tensor.to(dtype or tensor.dtype) for name, tensor in self.named_weights()}
         self.causal_lm.save_pretrained(str(folder), state_dict=weights)
+
+
+def _load(path: str, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
+        raise ValueError(f"{path!r} holds no model: it has no config.json")
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
+        )
+    except (OSError, ValueError) as error:
+        raise ValueError(f"no causal language model could be loaded from {path!r}: {error}") from error
+    if missing := sorted(report["missing_keys"]):  # they would be random numbers
+        raise ValueError(
+            f"the model in {path!r} lacks {len(missing)} weights its config asks for, such as {missing[0]}"
+        )
+    return model
 
 
 def _with_lora(model: nn.Module, settings: dict[str, Any]) -> nn.Module:

@@ -85,6 +85,7 @@ class VLLMSampler(Sampler):
             from vllm import LLM
 
             tokenizer.save_pretrained(folder)  # the caller's tokenizer, whatever lies beside the weights
+            config.save_pretrained(folder)  # vLLM looks for it there, and waits when it finds none
             self._llm = LLM(tokenizer=folder, **arguments)
         self._engine = self._llm.llm_engine
 
@@ -118,8 +119,8 @@ class VLLMSampler(Sampler):
         """
         engine = self._started()
         check_request(request, max_context=self._max_context, vocab_size=self._vocab_size, in_flight=self._in_flight)
-        prompt = {"prompt_token_ids": list(request.prompt_ids)}
         try:
+            (prompt,) = engine.renderer.render_cmpl([{"prompt_token_ids": list(request.prompt_ids)}])
             engine.add_request(str(request.id), prompt, _sampling_params(request))
         except Exception as error:
             raise RuntimeError(f"vLLM refuses request {request.id}: {error}") from error
@@ -225,9 +226,10 @@ def _torch_state_kept() -> Iterator[None]:
     """Put back the global random state and thread count, which building an engine changes."""
     import torch
 
-    threads = torch.get_num_threads()
+    threads, set_num_threads = torch.get_num_threads(), torch.set_num_threads
     with torch.random.fork_rng():
         try:
             yield
         finally:
+            torch.set_num_threads = set_num_threads  # on CPU the engine puts a function there that does nothing
             torch.set_num_threads(threads)

@@ -40,6 +40,9 @@ def golden() -> Tree:
 def test_golden_candidates_are_root_and_inner_nodes():
     assert candidates(golden()) == [0, 1, 2]
     assert candidates(golden(), include_root=False) == [1, 2]
+    growing = golden()
+    growing.status[3] = Status.OPEN  # a leaf that is still growing has no next action to contrast yet
+    assert candidates(growing) == [0, 1, 2]
     bare = Tree("t")
     bare.add_root([0])
     assert candidates(bare) == [0]

@@ -69,6 +69,19 @@ def test_nothing_follows_a_closed_node_and_inputs_are_checked():
         tree.add_root([1])
 
 
+def test_reordering_renumbers_parents_and_kept_leaves():
+    tree = golden()
+    tree.kept_leaves = [2, 4]
+    tree.reorder([0, 4, 1, 3, 2])
+    assert tree.parent == [NO_PARENT, 0, 0, 2, 2]
+    assert [step[:1] for step in tree.ids] == [[1], [10], [3], [8], [6]]
+    assert tree.reward == [0.0, -1.0, 0.25, 0.5, 1.0]
+    assert tree.kept_leaves == [1, 4]
+    for order in ([0, 2, 1, 3, 4], [0, 1, 2, 3], [0, 1, 1, 3, 4]):
+        with pytest.raises(ValueError, match=r"parent|permute"):
+            golden().reorder(order)
+
+
 @given(st.integers(0, 10_000), st.sampled_from(["growing", "window"]))
 def test_json_round_trip_keeps_everything_but_snapshots(seed, context):
     tree = random_tree(random.Random(seed), context=context, failures=0.3)

@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lit_treerl.data.embedded import Noise, World, build_tokenizer, demonstrations, embedded_tasks, init_policy
-from lit_treerl.data.embedded.demonstrations import bm25_search, noisy_episode
+from lit_treerl.data.embedded.agents import noisy_episode
+from lit_treerl.data.embedded.demonstrations import bm25_search
 from lit_treerl.data.embedded.relations import RELATIONS, decoy
 from lit_treerl.data.embedded.world import read_fact
 

@@ -3,7 +3,8 @@
 import pytest
 
 from lit_treerl.data.embedded import World, embedded_tasks, perfect_action
-from lit_treerl.data.embedded.demonstrations import bm25_search, render_observation
+from lit_treerl.data.embedded.agents import render_observation
+from lit_treerl.data.embedded.demonstrations import bm25_search
 from lit_treerl.data.embedded.names import NAME_PARTS
 from lit_treerl.data.embedded.relations import KINDS, RELATIONS, decoy, relations_of
 from lit_treerl.data.embedded.world import SPLITS, read_fact

@@ -73,9 +73,10 @@ class TransformersSampler(Sampler):
         from transformers import AutoModelForCausalLM
 
         from lit_treerl.sampling import attention
+        from lit_treerl.sampling.torch_state import kept_rng
         from lit_treerl.sampling.weights import WeightNames
 
-        with torch.random.fork_rng():
+        with kept_rng():
             model = AutoModelForCausalLM.from_pretrained(
                 policy, dtype=getattr(torch, self.dtype), attn_implementation=attention.register()
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -72,6 +71,7 @@ class VLLMSampler(Sampler):
         import torch
         from transformers import AutoConfig
 
+        from lit_treerl.sampling.torch_state import kept_rng_and_threads
         from lit_treerl.sampling.weights import WeightNames
 
         on_cpu = torch.device(device).type == "cpu"
@@ -81,7 +81,7 @@ class VLLMSampler(Sampler):
         self._vocab_size = config.get_text_config().vocab_size
         self._max_context = max_context
         arguments = self._arguments(str(policy), max_context, on_cpu, seed)
-        with _torch_state_kept(), tempfile.TemporaryDirectory() as folder:
+        with kept_rng_and_threads(), tempfile.TemporaryDirectory() as folder:
             from vllm import LLM
 
             tokenizer.save_pretrained(folder)  # the caller's tokenizer, whatever lies beside the weights
@@ -129,11 +129,14 @@ class VLLMSampler(Sampler):
 
     def poll(self) -> list[Completion]:
         """Step the engine until at least one request is done, and return the done ones."""
+        from lit_treerl.sampling.torch_state import kept_rng
+
         engine = self._started()
         finished: list[Completion] = []
         while self._in_flight and not finished:
             try:
-                outputs = engine.step()
+                with kept_rng():
+                    outputs = engine.step()
             except Exception as error:
                 waiting = ", ".join(str(i) for i in list(self._in_flight)[:8])
                 raise RuntimeError(
@@ -152,6 +155,8 @@ class VLLMSampler(Sampler):
             ValueError: a name is unknown or missing, or a shape is wrong.
             RuntimeError: requests are still in flight.
         """
+        from lit_treerl.sampling.torch_state import kept_rng_and_threads
+
         self._started()
         check_drained(len(self._in_flight))
         if not isinstance(weights, Iterator):
@@ -159,7 +164,7 @@ class VLLMSampler(Sampler):
                 pass
         iterator = ((name, tensor.detach()) for name, tensor in self._names.checked(weights))
         try:
-            with _torch_state_kept():
+            with kept_rng_and_threads():
                 self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iterator})
         except BaseException:
             self.close()
@@ -219,17 +224,3 @@ def _set_environment(on_cpu: bool) -> None:
         wanted |= {"OMP_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1"}
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
-
-
-@contextlib.contextmanager
-def _torch_state_kept() -> Iterator[None]:
-    """Put back the global random state and thread count, which building an engine changes."""
-    import torch
-
-    threads, set_num_threads = torch.get_num_threads(), torch.set_num_threads
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            torch.set_num_threads = set_num_threads  # on CPU the engine puts a function there that does nothing
-            torch.set_num_threads(threads)

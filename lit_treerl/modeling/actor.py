@@ -131,11 +131,12 @@ def _load(path: str, dtype: torch.dtype) -> Any:
     if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
         raise ValueError(f"{path!r} holds no model: it has no config.json")
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
         )
     except (OSError, ValueError) as error:
         raise ValueError(f"no causal language model could be loaded from {path!r}: {error}") from error
+    model, report = loaded
     if missing := sorted(report["missing_keys"]):  # they would be random numbers
         raise ValueError(
             f"the model in {path!r} lacks {len(missing)} weights its config asks for, such as {missing[0]}"

@@ -27,16 +27,19 @@ import lit_treerl.sampling.transformers
 
 # import lit_treerl.sampling.vllm  # noqa: F401  (short class names on the command line need the classes known)
 from lit_treerl.callbacks.checkpoints import checkpoint_callbacks
+from lit_treerl.callbacks.export import ExportPolicy
 from lit_treerl.callbacks.results import ResultsWriter
 from lit_treerl.callbacks.run_report import RunReport
 from lit_treerl.callbacks.tree_sampler import RolloutConfig, TreeSampler
-from lit_treerl.config_errors import ReadableParser
+from lit_treerl.config_errors import ReadableParser, as_settings_error
 from lit_treerl.data.datamodule import TreeRolloutDataModule
 from lit_treerl.data.episodes import EpisodeDataModule  # noqa: F401
 from lit_treerl.envs.base import Environment
 from lit_treerl.module import LitTreeRL
+from lit_treerl.policies import policy_path
 from lit_treerl.policy_module import LitPolicy
 from lit_treerl.sampling.base import Sampler
+from lit_treerl.settings import SettingsError
 from lit_treerl.sft import LitSFT  # noqa: F401
 from lit_treerl.trees.budget import Budget
 from lit_treerl.trees.search import TreeSearch
@@ -56,8 +59,18 @@ class TreeRLCLI(LightningCLI):
         parser.add_class_arguments(RolloutConfig, "rollout")
         parser.add_function_arguments(checkpoint_callbacks, "checkpoint")
         parser.add_argument("--wandb", type=bool, default=False, help="log to Weights & Biases too")
+        parser.add_argument("--export", type=str | None, default=None, help="folder for the trained policy after fit")
         parser.set_defaults({"model": {"class_path": "LitTreeRL"}, "data": {"class_path": "TreeRolloutDataModule"}})
         parser.set_defaults({"budget": {"class_path": "UniformBudget"}})
+
+    def instantiate_classes(self) -> None:
+        """Build everything; a value that a class refuses is a settings error."""
+        with as_settings_error():
+            super().instantiate_classes()
+            policy_path(self.model.policy)
+        path = self._get(self.config_init, "ckpt_path")
+        if path and path not in ("best", "last", "hpc", "registry") and not Path(path).exists():
+            raise SettingsError(f"ckpt_path: there is no checkpoint {path}")
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         """Add TreeSampler, checkpoints, reports and, where none is configured, the loggers."""
@@ -69,6 +82,8 @@ class TreeRLCLI(LightningCLI):
         if config.get("logger") in (None, True):
             kwargs["logger"] = default_loggers(config.get("default_root_dir") or "runs", wandb=get("wandb"))
         own = [sampler, RunReport(), ResultsWriter(), *checkpoint_callbacks(**get("checkpoint"))]
+        if get("export"):
+            own.append(ExportPolicy(get("export")))
         given = config.get("callbacks") or []
         bars = [] if any(isinstance(callback, ProgressBar) for callback in given) else [TQDMProgressBar(leave=False)]
         if config.get("enable_progress_bar") is False:
@@ -96,27 +111,31 @@ def default_loggers(root: str, *, wandb: bool) -> list[Logger]:
 def run(args: Sequence[str]) -> None:
     """Parse and run; see :func:`lit_treerl.cli.main`."""
     quiet_libraries()
-    TreeRLCLI(
-        LitPolicy,
-        TreeRolloutDataModule,
-        args=None if list(args) == sys.argv[1:] else list(args),
-        parser_class=ReadableParser,
-        subclass_mode_model=True,
-        subclass_mode_data=True,
-        seed_everything_default=0,
-        auto_configure_optimizers=False,
-        load_from_checkpoint_support=False,
-        save_config_kwargs={"overwrite": True},
-        trainer_defaults={
-            "accelerator": "auto",
-            "devices": 1,
-            "num_sanity_val_steps": -1,  # a whole validation before the first iteration
-            "reload_dataloaders_every_n_epochs": 1,  # one epoch is one iteration
-            "use_distributed_sampler": False,
-            "enable_model_summary": False,
-            "default_root_dir": "runs",
-        },
-    )
+    try:
+        TreeRLCLI(
+            LitPolicy,
+            TreeRolloutDataModule,
+            args=None if list(args) == sys.argv[1:] else list(args),
+            parser_class=ReadableParser,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+            save_config_kwargs={"overwrite": True},
+            trainer_defaults={
+                "accelerator": "auto",
+                "devices": 1,
+                "num_sanity_val_steps": -1,  # a whole validation before the first iteration
+                "reload_dataloaders_every_n_epochs": 1,  # one epoch is one iteration
+                "use_distributed_sampler": False,
+                "enable_model_summary": False,
+                "default_root_dir": "runs",
+            },
+        )
+    except SettingsError as error:
+        sys.stderr.write(f"lit-treerl: error: {error}\n")
+        sys.exit(2)
 
 
 def quiet_libraries() -> None:

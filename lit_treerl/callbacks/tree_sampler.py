@@ -20,6 +20,7 @@ from lit_treerl.rollout.stats import rollout_stats
 from lit_treerl.rollout.tokens import Tokens
 from lit_treerl.sampling.auto import resolve_sampler
 from lit_treerl.sampling.base import Sampler
+from lit_treerl.settings import SettingsError
 from lit_treerl.trees.budget import Budget, UniformBudget
 from lit_treerl.trees.search import TreeSearch
 from lit_treerl.trees.seeding import derive_seed
@@ -88,7 +89,10 @@ class TreeSampler(L.Callback):
         pl_module.temperature = self.rollout.temperature
         if self._tokens is not None:
             return
-        self.env.setup()
+        try:
+            self.env.setup()
+        except (ValueError, FileNotFoundError) as error:
+            raise SettingsError(f"env: {error}") from error
         tokenizer = load_tokenizer(pl_module.policy)
         self._tokens = Tokens(tokenizer)
         self.sampler.start(

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from lit_treerl.callbacks.tree_sampler import TreeSampler
 from lit_treerl.rollout.batches import TaskBatch
 from lit_treerl.data.sources import TaskSource
+from lit_treerl.settings import SettingsError
 from lit_treerl.trees.seeding import derive_seed
 from lit_treerl.trees.task import Task
 
@@ -26,6 +27,18 @@ def find_tree_sampler(trainer: L.Trainer) -> TreeSampler:
         if isinstance(callback, TreeSampler):
             return callback
     raise RuntimeError("the trainer has no TreeSampler callback, which grows the trees")
+
+
+def load(source: Any, key: str) -> list[Any]:
+    """``source.load()``, its errors naming the ``key`` that configured it.
+
+    Raises:
+        SettingsError: where there is nothing to load, or too much of it is broken.
+    """
+    try:
+        return source.load()
+    except (ValueError, FileNotFoundError) as error:
+        raise SettingsError(f"{key}: {error}") from error
 
 
 class TreeRolloutDataModule(L.LightningDataModule):
@@ -63,9 +76,9 @@ class TreeRolloutDataModule(L.LightningDataModule):
         for split in splits:
             source = self.sources[split]
             if source is None and split != "validation":
-                raise ValueError(f"data.{split} names no task source, and `{stage}` needs one")
+                raise SettingsError(f"data.{split} names no task source, and `{stage}` needs one")
             if source is not None and split not in self.tasks:
-                self.tasks[split] = source.load()
+                self.tasks[split] = load(source, f"data.{split}")
         names = sorted({task.data_source for split in splits for task in self.tasks.get(split, [])})
         self.trainer.lightning_module.watch_sources(names)  # type: ignore[union-attr]
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from lit_treerl.data.datamodule import TreeRolloutDataModule, find_tree_sampler
+from lit_treerl.data.datamodule import TreeRolloutDataModule, find_tree_sampler, load
 from lit_treerl.data.sources import TaskSource
 from lit_treerl.modeling.pack import Pack
 from lit_treerl.modeling.packing import Episode, supervised_packs
 from lit_treerl.rollout.tokens import Tokens
+from lit_treerl.settings import SettingsError
 
 
 class EpisodeSource(ABC):
@@ -44,7 +45,7 @@ class JSONLEpisodes(EpisodeSource):
             ValueError: naming the line that is no episode, or where no episode is left.
         """
         if not Path(self.path).is_file():
-            raise FileNotFoundError(f"data.episodes: there is no file {self.path}")
+            raise FileNotFoundError(f"there is no file {self.path}")
         rows = []
         with Path(self.path).open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
@@ -133,8 +134,8 @@ class EpisodeDataModule(TreeRolloutDataModule):
         super().setup(stage)
         if stage == "fit" and not self._rows:
             if self.episodes is None:
-                raise ValueError("data.episodes names no source of demonstrations, and `fit` needs one")
-            self._rows = self.episodes.load()
+                raise SettingsError("data.episodes names no source of demonstrations, and `fit` needs one")
+            self._rows = load(self.episodes, "data.episodes")
 
     def train_dataloader(self) -> DataLoader[Any]:
         """The epoch's packs, built step by step."""

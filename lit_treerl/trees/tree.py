@@ -216,8 +216,10 @@ class Tree:
             if (parent != NO_PARENT) if node == ROOT else not 0 <= parent < node:
                 raise ValueError(f"node {node} has parent {parent}; parents come first and only the root has none")
             if len(self.logprobs[node]) != self.action_len[node] or self.action_len[node] > len(self.ids[node]):
-                raise ValueError(f"node {node}: {self.action_len[node]} action tokens, {len(self.ids[node])} ids, "
-                                 f"{len(self.logprobs[node])} log-probs")
+                raise ValueError(
+                    f"node {node}: {self.action_len[node]} action tokens, {len(self.ids[node])} ids, "
+                    f"{len(self.logprobs[node])} log-probs"
+                )
 
     def _append(
         self, parent: int, ids: list[int], action_len: int, logprobs: list[float], version: int, *, natural: bool

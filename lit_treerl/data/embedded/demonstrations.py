@@ -49,6 +49,6 @@ def bm25_search(corpus: list[dict[str, str]], topk: int = 2) -> Search:
     """Search over ``corpus`` by BM25, as the environment does; returns the passages without their titles."""
     from lit_treerl.retrieval.bm25 import BM25Retriever
 
-    retriever = BM25Retriever.from_rows(corpus, cache_size=100_000)
+    retriever = BM25Retriever.from_rows(corpus, stopwords="none", backend="numpy", cache_size=100_000)
     retriever.setup()
     return lambda query: [passage.text for passage in retriever.search([query], topk)[0]]

@@ -49,6 +49,7 @@ def main(args: Sequence[str] | None = None) -> None:
     if args[0] not in COMMANDS:
         sys.exit(f"lit-treerl: unknown command {args[0]!r}; commands are {', '.join(COMMANDS)} (see lit-treerl --help)")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers reads it when it is imported
     from lit_treerl.command import run
 
     run(args)

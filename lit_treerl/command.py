@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -15,17 +14,7 @@ from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
-import lit_treerl.algorithms.grpo
-import lit_treerl.algorithms.rloo
-import lit_treerl.algorithms.tree_grpo
-import lit_treerl.data.embedded_search
-import lit_treerl.data.sources
-import lit_treerl.envs.search_qa
-import lit_treerl.retrieval.bm25
-import lit_treerl.retrieval.http
-import lit_treerl.sampling.transformers
-
-# import lit_treerl.sampling.vllm  # noqa: F401  (short class names on the command line need the classes known)
+# import lit_treerl.sampling.vllm
 from lit_treerl.callbacks.checkpoints import checkpoint_callbacks
 from lit_treerl.callbacks.export import ExportPolicy
 from lit_treerl.callbacks.results import ResultsWriter
@@ -35,7 +24,6 @@ from lit_treerl.config_errors import ReadableParser, as_settings_error
 from lit_treerl.data.datamodule import TreeRolloutDataModule
 from lit_treerl.data.episodes import EpisodeDataModule  # noqa: F401
 from lit_treerl.envs.base import Environment
-from lit_treerl.module import LitTreeRL
 from lit_treerl.policies import policy_path
 from lit_treerl.policy_module import LitPolicy
 from lit_treerl.sampling.base import Sampler
@@ -143,5 +131,4 @@ def quiet_libraries() -> None:
     for text in ("does not have many workers", "LeafSpec", "smaller than the logging interval", "ModelCheckpoint"):
         warnings.filterwarnings("ignore", message=f".*{text}.*")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     logging.getLogger("httpx").setLevel(logging.WARNING)

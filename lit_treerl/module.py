@@ -18,8 +18,8 @@ from lit_treerl.modeling.pack import Pack
 from lit_treerl.policy_module import ActorConfig, LitPolicy, OptimizerConfig
 from lit_treerl.trees.seeding import derive_seed
 from lit_treerl.trees.tree import RolloutGroup
-from lit_treerl.updates import UpdateConfig, plan_packs
 from lit_treerl.update_stats import UpdateStats
+from lit_treerl.updates import UpdateConfig, plan_packs
 
 if TYPE_CHECKING:
     from lit_treerl.modeling.actor import Actor

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import lightning as L
 import torch
 
-from lit_treerl.rollout.batches import TaskBatch
 from lit_treerl.metrics import ALL, EpisodeMetrics
 from lit_treerl.policies import policy_path
+from lit_treerl.rollout.batches import TaskBatch
 from lit_treerl.rollout.episodes import EPISODE_NUMBERS, episode_numbers, episodes
 from lit_treerl.schedules import ScheduleConfig, schedule_factor
 

@@ -6,18 +6,30 @@ import time
 
 from lit_treerl.algorithms.losses import supervised_loss
 from lit_treerl.modeling.pack import Pack
-from lit_treerl.policy_module import LitPolicy
+from lit_treerl.policy_module import ActorConfig, LitPolicy, OptimizerConfig
 from lit_treerl.update_stats import UpdateStats
 
 
 class LitSFT(LitPolicy):
     """Imitates demonstrations: weighted negative log-likelihood of their actions (and observations, if weighted).
 
-    Takes the arguments of :class:`~lit_treerl.policy_module.LitPolicy`; goes with ``EpisodeDataModule``.
+    Goes with ``EpisodeDataModule``.
+
+    Args:
+        policy: Hugging Face model folder or hub name; ``embedded-untrained`` starts from random weights.
+        actor_lr: learning rate.
+        actor: how the actor is loaded.
+        optimizer: AdamW and its schedule.
     """
 
-    def __init__(self, *args, **kwargs) -> None:  # noqa: ANN002, ANN003
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        policy: str = "embedded",
+        actor_lr: float = 1e-5,
+        actor: ActorConfig = ActorConfig(),
+        optimizer: OptimizerConfig = OptimizerConfig(),
+    ) -> None:
+        super().__init__(policy, actor_lr, actor, optimizer)
         self.stats = UpdateStats()
 
     def on_train_epoch_start(self) -> None:

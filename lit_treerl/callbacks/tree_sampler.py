@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Literal
 
 import lightning as L
 
-from lit_treerl.rollout.batches import TaskBatch
 from lit_treerl.envs.base import Environment
 from lit_treerl.policies import load_tokenizer, policy_path
 from lit_treerl.policy_module import LitPolicy
+from lit_treerl.rollout.batches import TaskBatch
 from lit_treerl.rollout.grower import RolloutLimits, TreeGrower
 from lit_treerl.rollout.stats import rollout_stats
 from lit_treerl.rollout.tokens import Tokens

@@ -10,8 +10,8 @@ import lightning as L
 from torch.utils.data import DataLoader
 
 from lit_treerl.callbacks.tree_sampler import TreeSampler
-from lit_treerl.rollout.batches import TaskBatch
 from lit_treerl.data.sources import TaskSource
+from lit_treerl.rollout.batches import TaskBatch
 from lit_treerl.settings import SettingsError
 from lit_treerl.trees.seeding import derive_seed
 from lit_treerl.trees.task import Task

@@ -14,7 +14,6 @@ from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
-# import lit_treerl.sampling.vllm
 from lit_treerl.callbacks.checkpoints import checkpoint_callbacks
 from lit_treerl.callbacks.export import ExportPolicy
 from lit_treerl.callbacks.results import ResultsWriter
@@ -22,13 +21,12 @@ from lit_treerl.callbacks.run_report import RunReport
 from lit_treerl.callbacks.tree_sampler import RolloutConfig, TreeSampler
 from lit_treerl.config_errors import ReadableParser, as_settings_error
 from lit_treerl.data.datamodule import TreeRolloutDataModule
-from lit_treerl.data.episodes import EpisodeDataModule  # noqa: F401
 from lit_treerl.envs.base import Environment
 from lit_treerl.policies import policy_path
 from lit_treerl.policy_module import LitPolicy
+from lit_treerl.registry import SHORT_NAMES
 from lit_treerl.sampling.base import Sampler
 from lit_treerl.settings import SettingsError
-from lit_treerl.sft import LitSFT  # noqa: F401
 from lit_treerl.trees.budget import Budget
 from lit_treerl.trees.search import TreeSearch
 
@@ -48,8 +46,9 @@ class TreeRLCLI(LightningCLI):
         parser.add_function_arguments(checkpoint_callbacks, "checkpoint")
         parser.add_argument("--wandb", type=bool, default=False, help="log to Weights & Biases too")
         parser.add_argument("--export", type=str | None, default=None, help="folder for the trained policy after fit")
-        parser.set_defaults({"model": {"class_path": "LitTreeRL"}, "data": {"class_path": "TreeRolloutDataModule"}})
-        parser.set_defaults({"budget": {"class_path": "UniformBudget"}})
+        defaults = {"model": "LitTreeRL", "data": "TreeRolloutDataModule", "budget": "UniformBudget"}
+        assert set(defaults.values()) <= {known.__name__ for known in SHORT_NAMES}
+        parser.set_defaults({key: {"class_path": name} for key, name in defaults.items()})
 
     def instantiate_classes(self) -> None:
         """Build everything; a value that a class refuses is a settings error."""

@@ -1,0 +1,32 @@
+"""Classes that configurations may name without their module: a short name works once its class is imported."""
+
+from __future__ import annotations
+
+from lit_treerl.algorithms.grpo import GRPO
+from lit_treerl.algorithms.rloo import RLOO
+from lit_treerl.algorithms.tree_grpo import TreeGRPO
+from lit_treerl.data.datamodule import TreeRolloutDataModule
+from lit_treerl.data.embedded_search import EmbeddedRetriever, EmbeddedTasks
+from lit_treerl.data.episodes import EmbeddedDemonstrations, EpisodeDataModule, JSONLEpisodes
+from lit_treerl.data.sources import HFTasks, JSONLTasks, ParquetTasks
+from lit_treerl.envs.rewards import OutcomeReward, TableReward
+from lit_treerl.envs.search_qa import SearchQA
+from lit_treerl.module import LitTreeRL
+from lit_treerl.retrieval.bm25 import BM25Retriever
+from lit_treerl.retrieval.http import HTTPRetriever
+from lit_treerl.sampling.transformers import TransformersSampler
+from lit_treerl.sampling.vllm import VLLMSampler
+from lit_treerl.sft import LitSFT
+from lit_treerl.trees.budget import UniformBudget
+
+SHORT_NAMES: tuple[type, ...] = (
+    *(LitTreeRL, LitSFT),
+    *(TreeRolloutDataModule, EpisodeDataModule),
+    *(TreeGRPO, GRPO, RLOO),
+    *(TransformersSampler, VLLMSampler),
+    *(SearchQA, OutcomeReward, TableReward),
+    *(BM25Retriever, HTTPRetriever, EmbeddedRetriever),
+    *(JSONLTasks, ParquetTasks, HFTasks, EmbeddedTasks),
+    *(JSONLEpisodes, EmbeddedDemonstrations),
+    UniformBudget,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from lit_treerl.sampling.base import Completion, Request, Sampler
 from lit_treerl.sampling.checks import check_drained, check_request, eos_token_ids
@@ -54,6 +54,7 @@ class TransformersSampler(Sampler):
         self.refill = refill
         self.prefill_tokens = prefill_tokens
         self.version = 0
+        self._model: Any = None
         self._batch: ContinuousBatch | None = None
         self._in_flight: set[int] = set()
 
@@ -81,7 +82,7 @@ class TransformersSampler(Sampler):
                 policy, dtype=getattr(torch, self.dtype), attn_implementation=attention.register()
             )
         _check_full_attention(model.config, policy)
-        self._model = model.eval().to(device)
+        self._model = cast(Any, model.eval()).to(device)
         self._names = WeightNames(self._model)
         self._max_context = max_context
         self._batch = self._build_batch(tokenizer, torch.device(device))
@@ -101,7 +102,7 @@ class TransformersSampler(Sampler):
             cache,
             PrefixStore(cache, self.cache_tokens) if self.prefix_cache else None,
             StopStrings(tokenizer, model.config.vocab_size),
-            eos_token_ids(generation.eos_token_id if generation else None, tokenizer.eos_token_id),
+            eos_token_ids(generation.eos_token_id if generation else None, cast("int | None", tokenizer.eos_token_id)),
             max_batch=self.max_batch,
             prefill_tokens=self.prefill_tokens,
         )

@@ -82,7 +82,7 @@ class VLLMSampler(Sampler):
         self._max_context = max_context
         arguments = self._arguments(str(policy), max_context, on_cpu, seed)
         with kept_rng_and_threads(), tempfile.TemporaryDirectory() as folder:
-            from vllm import LLM
+            from vllm import LLM  # type: ignore[attr-defined]
 
             tokenizer.save_pretrained(folder)  # the caller's tokenizer, whatever lies beside the weights
             config.save_pretrained(folder)  # vLLM looks for it there, and waits when it finds none
@@ -104,7 +104,7 @@ class VLLMSampler(Sampler):
         }
         block = self.block_size or (CPU_BLOCK if on_cpu else None)
         memory = self.kv_cache_memory_bytes or (1 << 30 if on_cpu else None)
-        optional = {"block_size": block, "kv_cache_memory_bytes": memory}
+        optional: dict[str, Any] = {"block_size": block, "kv_cache_memory_bytes": memory}
         if not on_cpu:
             optional["gpu_memory_utilization"] = self.gpu_memory_utilization
         arguments |= {name: value for name, value in optional.items() if value is not None}
@@ -195,7 +195,7 @@ class VLLMSampler(Sampler):
 
 
 def _sampling_params(request: Request) -> Any:
-    from vllm import SamplingParams
+    from vllm import SamplingParams  # type: ignore[attr-defined]
 
     params = request.params
     return SamplingParams(

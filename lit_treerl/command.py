@@ -6,10 +6,13 @@ import logging
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
+import torch
+from jsonargparse.typing import PositiveInt
 from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
@@ -44,6 +47,9 @@ class TreeRLCLI(LightningCLI):
         parser.add_subclass_arguments(Environment, "env", required=False)
         parser.add_class_arguments(RolloutConfig, "rollout")
         parser.add_function_arguments(checkpoint_callbacks, "checkpoint")
+        parser.add_argument(
+            "--threads", type=PositiveInt | None, default=None, help="of torch on the CPU; 1 is fastest for tiny models"
+        )
         parser.add_argument("--wandb", type=bool, default=False, help="log to Weights & Biases too")
         parser.add_argument("--export", type=str | None, default=None, help="folder for the trained policy after fit")
         defaults = {"model": "LitTreeRL", "data": "TreeRolloutDataModule", "budget": "UniformBudget"}
@@ -62,6 +68,8 @@ class TreeRLCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         """Add TreeSampler, checkpoints, reports and, where none is configured, the loggers."""
         get = lambda key: self._get(self.config_init, key)  # noqa: E731
+        if get("threads"):
+            torch.set_num_threads(get("threads"))
         if get("env") is None:
             self.parser.error("env: no environment is configured; give --env SearchQA or a config that has one")
         config = get("trainer")
@@ -88,6 +96,8 @@ def default_loggers(root: str, *, wandb: bool) -> list[Logger]:
     version = f"version_{csv.version}"
     loggers: list[Logger] = [csv, TensorBoardLogger(root, name="", version=version)]
     if wandb:
+        if find_spec("wandb") is None:
+            raise SettingsError("wandb: the package is not installed; pip install 'lit-treerl[wandb]'")
         from lightning.pytorch.loggers import WandbLogger
 
         Path(root, version).mkdir(parents=True, exist_ok=True)
@@ -127,7 +137,12 @@ def run(args: Sequence[str]) -> None:
 
 def quiet_libraries() -> None:
     """Silence notes of libraries that mean nothing to the user of this command."""
-    for text in ("does not have many workers", "LeafSpec", "smaller than the logging interval", "ModelCheckpoint"):
+    for text in (
+        "does not have many workers",
+        "LeafSpec",
+        "smaller than the logging interval",
+        "Experiment logs directory",
+    ):
         warnings.filterwarnings("ignore", message=f".*{text}.*")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -29,7 +29,8 @@ class UpdateStats:
     def add(self, loss: Tensor, sums: dict[str, Tensor]) -> None:
         """Add one pack's loss and its token sums."""
         self._losses[-1] += float(loss.detach())
-        self._sums.append(sums)
+        if sums:
+            self._sums.append(sums)
 
     def add_step(self, grad_norm: float | None) -> None:
         """Count an optimizer step; None is one that was skipped for a gradient that is not finite."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from lit_treerl.envs.base import Environment, StepResult
+from lit_treerl.envs.base import Environment, EnvironmentFailure, StepResult
 from lit_treerl.trees.task import Task
 from lit_treerl.trees.tree import ROOT, Status, Tree
 
@@ -55,9 +57,27 @@ class Branch:
     def end_truncated(self) -> None:
         """The next action would not fit: the node reached so far becomes a truncated leaf."""
         tree, node = self.plant.tree, self.node
-        if self.forked:
-            self.env.restore(self.fork)
-        result = self.env.truncate()
+        try:
+            if self.forked:
+                self.env.restore(self.fork)
+            with naming(self.plant.task, f"truncated turn {self.turn}"):
+                result = self.env.truncate()
+        except EnvironmentFailure as failure:
+            tree.status[node] = Status.FAILED
+            tree.info[node]["error"] = str(failure)
+            return
         tree.status[node] = Status.TRUNCATED
         tree.reward[node] += result.reward
         tree.info[node].update(result.info)
+
+
+@contextmanager
+def naming(task: Task, where: str) -> Iterator[None]:
+    """Add the task and what its environment was doing to errors that are no external trouble."""
+    try:
+        yield
+    except EnvironmentFailure:
+        raise
+    except Exception as error:
+        error.add_note(f"while the environment {where} of task {task.id!r}")
+        raise

@@ -8,6 +8,7 @@ trees do not depend on the order in which things finish.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lit_treerl.envs.base import Environment, EnvironmentFailure, StepResult
-from lit_treerl.rollout.branch import Branch, Plant
+from lit_treerl.rollout.branch import Branch, Plant, naming
 from lit_treerl.rollout.tokens import Tokens
 from lit_treerl.sampling.base import Completion, Request, Sampler, SamplingParams
 from lit_treerl.trees.search import TreeSearch
@@ -89,10 +90,12 @@ class TreeGrower:
 
     def grow(self, tasks: Sequence[Task], trees: Sequence[int]) -> list[RolloutGroup]:
         """Grow ``trees[i]`` trees of ``tasks[i]``; one group per task, in order."""
-        plants = [
-            [Plant(task, Tree(task.id, index, self.env.context)) for index in range(count)]  # type: ignore[arg-type]
-            for task, count in zip(tasks, trees, strict=True)
-        ]
+        planted: Counter[str] = Counter()  # a task that comes twice gets other trees, not the same again
+        plants = []
+        for task, count in zip(tasks, trees, strict=True):
+            first = planted[task.id]
+            plants.append([Plant(task, Tree(task.id, first + i, self.env.context)) for i in range(count)])
+            planted[task.id] += count
         with ExitStack() as stack:
             if self.env.blocking:
                 self._pool = stack.enter_context(ThreadPoolExecutor(self.limits.env_workers))
@@ -108,7 +111,8 @@ class TreeGrower:
     def _plant(self, plant: Plant) -> None:
         env = self.env.spawn()
         try:
-            messages = env.reset(plant.task)
+            with naming(plant.task, "wrote the prompt"):
+                messages = env.reset(plant.task)
         except EnvironmentFailure as failure:
             plant.tree.add_root([])
             plant.tree.status[ROOT] = Status.FAILED
@@ -191,14 +195,12 @@ class TreeGrower:
         tree, task = branch.plant.tree, branch.plant.task
         seen = tree.info[node]
         try:
-            result, snapshot = future.result()
+            with naming(task, f"answered turn {branch.turn + 1}"):
+                result, snapshot = future.result()
         except EnvironmentFailure as failure:
             tree.observe(node, status=Status.FAILED, info=seen | {"error": str(failure)})
             self._end(branch)
             return
-        except Exception as error:
-            error.add_note(f"while the environment answered task {task.id!r}, turn {branch.turn + 1}")
-            raise
         ids, cut = self._observation_ids(result)
         tree.observe(
             node,

@@ -87,6 +87,7 @@ class TreeSampler(L.Callback):
         assert isinstance(pl_module, LitPolicy)
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         pl_module.temperature = self.rollout.temperature
+        self._loaded = None  # a checkpoint may be loaded for this stage
         if self._tokens is not None:
             return
         try:

@@ -1,0 +1,90 @@
+"""Tree-GRPO and chain GRPO on the embedded world over several seeds: held-out EM, wall time, EM at equal sampled tokens.
+
+    python benchmarks/embedded_runs.py [--seeds 5] [--parallel 1] [--root runs/embedded] [--out embedded_runs.json]
+
+Runs `lit-treerl fit` on configs/tree_grpo.yaml and configs/grpo.yaml as they are, only with more seeds (and as many
+iterations for the chains as the trees' tokens pay for), and reads the metrics.csv of each. Finished runs are kept, so
+it goes on where it stopped. EM at a token mark is interpolated between the two validations around it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from pathlib import Path
+from statistics import fmean, stdev
+
+ARMS = {"tree_grpo": 40, "grpo": 46}  # iterations
+MARKS = (60_000, 120_000, 180_000, 240_000)
+
+
+def run(arm: str, seed: int, root: Path) -> dict:
+    """One run's curve; from disk where it is finished."""
+    folder = root / f"{arm}_{seed}"
+    done = folder / "seconds.json"
+    if not done.is_file():
+        command = [sys.executable, "-c", "from lit_treerl.cli import main; main()", "fit"]
+        command += ["--config", f"configs/{arm}.yaml", "--seed_everything", str(seed)]
+        command += ["--trainer.max_epochs", str(ARMS[arm]), "--trainer.default_root_dir", str(folder)]
+        command += ["--trainer.enable_progress_bar", "false"]
+        start = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        done.write_text(json.dumps(time.perf_counter() - start))
+    metrics = max(folder.glob("version_*/metrics.csv"), key=lambda path: path.stat().st_mtime)
+    return {"arm": arm, "seed": seed, "seconds": json.loads(done.read_text())} | curve(metrics)
+
+
+def curve(metrics: Path) -> dict:
+    """Validation EM against sampled tokens."""
+    with metrics.open() as file:
+        rows = list(csv.DictReader(file))
+    spent = list(accumulate(float(r["rollout/sampled_tokens"]) for r in rows if r["rollout/sampled_tokens"]))
+    points = [(0.0 if int(r["epoch"]) < 0 else spent[int(r["epoch"])], float(r["val/em"])) for r in rows if r["val/em"]]
+    return {"points": points, "start": points[0][1], "end": points[-1][1], "tokens": spent[-1]}
+
+
+def at(points: list[tuple[float, float]], mark: float) -> float:
+    """EM at ``mark`` tokens, linear between validations; the last one's beyond it."""
+    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+        if x0 <= mark <= x1:
+            return y0 + (y1 - y0) * (mark - x0) / (x1 - x0)
+    return points[-1][1]
+
+
+def mean_and_error(values: list[float]) -> str:
+    error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    return f"{fmean(values):.3f} +- {error:.3f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--parallel", type=int, default=1)
+    parser.add_argument("--root", type=Path, default=Path("runs/embedded"))
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    jobs = [(arm, seed) for seed in range(args.seeds) for arm in ARMS]
+    with ThreadPoolExecutor(args.parallel) as pool:
+        results = list(pool.map(lambda job: run(*job, args.root), jobs))
+    for r in results:
+        gain = r["end"] - r["start"]
+        print(
+            f"{r['arm']:>9} seed {r['seed']}  EM {r['start']:.3f} -> {r['end']:.3f} ({gain:+.3f})"
+            f"  tokens {r['tokens']:,.0f}  {r['seconds']:.0f} s"
+        )
+    for arm in ARMS:
+        mine = [r for r in results if r["arm"] == arm]
+        marks = "  ".join(f"{m // 1000}k {mean_and_error([at(r['points'], m) for r in mine])}" for m in MARKS)
+        print(f"{arm:>9} EM at sampled tokens, mean +- standard error over {len(mine)} seeds:  {marks}")
+    if args.out:
+        args.out.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

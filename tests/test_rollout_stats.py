@@ -19,7 +19,7 @@ def add(tree: Tree, parent: int, tokens: int, observed: int = 0, *, natural: boo
 
 
 def forked_tree() -> Tree:
-    """A prompt of 3; actions of 2, 4, 6 with observations of 5, 5, 0; forks of 8 at node 1 and of 1, then 9 at the root."""
+    """Prompt 3; actions 2, 4, 6 with observations 5, 5, 0; forks of 8 at node 1 and of 1, then 9 at the root."""
     tree = Tree("t")
     tree.add_root([0] * 3)
     one = add(tree, ROOT, 2, 5, info={"tool_calls": 1})

@@ -1,4 +1,4 @@
-"""Tree-GRPO and chain GRPO on the embedded world over several seeds: held-out EM, wall time, EM at equal sampled tokens.
+"""Tree-GRPO and chain GRPO on the embedded world over several seeds: held-out EM at equal tokens, wall time.
 
     python benchmarks/embedded_runs.py [--seeds 5] [--parallel 1] [--root runs/embedded] [--out embedded_runs.json]
 
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -51,7 +51,7 @@ def curve(metrics: Path) -> dict:
 
 def at(points: list[tuple[float, float]], mark: float) -> float:
     """EM at ``mark`` tokens, linear between validations; the last one's beyond it."""
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         if x0 <= mark <= x1:
             return y0 + (y1 - y0) * (mark - x0) / (x1 - x0)
     return points[-1][1]

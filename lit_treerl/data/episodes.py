@@ -46,12 +46,12 @@ class JSONLEpisodes(EpisodeSource):
         """
         if not Path(self.path).is_file():
             raise FileNotFoundError(f"there is no file {self.path}")
-        rows = []
         with Path(self.path).open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    rows.append(check_episode(line, f"{self.path}:{number}"))
-        kept = [row for row in rows if self.min_reward is None or row.get("reward", 0.0) >= self.min_reward]
+            read = [check_episode(line, f"{self.path}:{number}") for number, line in enumerate(file, 1) if line.strip()]
+        rows = [row for row in read if row is not None]
+        if not rows:
+            raise ValueError(f"{self.path}: has no episodes")
+        kept = [row for row in rows if self.min_reward is None or (row.get("reward") or 0.0) >= self.min_reward]
         if not kept:
             raise ValueError(f"{self.path}: none of {len(rows)} episodes has a reward of at least {self.min_reward}")
         return kept
@@ -76,23 +76,44 @@ class EmbeddedDemonstrations(EpisodeSource):
         return list(demonstrations(self.worlds, self.n, self.seed))
 
 
-def check_episode(line: str, where: str) -> dict[str, Any]:
-    """Parse one episode; ValueError says where and what is wrong."""
+def check_episode(line: str, where: str) -> dict[str, Any] | None:
+    """Parse one episode; None for one that ``predict`` wrote without a single turn, or whose environment failed.
+
+    Raises:
+        ValueError: saying where and what is wrong.
+    """
     try:
         row = json.loads(line)
-        assert row["prompt"], "its prompt is empty"
-        assert row["turns"], "it has no turns"
-        for message in row["prompt"]:
-            assert isinstance(message["content"], str), "a message's content is not text"
-        for turn in row["turns"]:
-            assert turn["action"], "an action is empty"
-            assert isinstance(turn.get("observation", ""), str), "an observation is not text"
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
+    except ValueError as error:
+        row, fault = None, f"it is no JSON: {error}"
+    else:
+        if isinstance(row, dict) and "status" in row and (row["status"] == "failed" or not row.get("turns")):
+            return None
+        fault = _fault(row)
+    if fault:
         raise ValueError(
-            f"{where}: not an episode ({type(error).__name__}: {error}); each line needs "
+            f"{where}: not an episode, {fault}; each line needs "
             '{"prompt": [{"role", "content"}, ...], "turns": [{"action", "observation"}, ...]}'
-        ) from error
+        )
     return row
+
+
+def _fault(row: Any) -> str | None:
+    if not isinstance(row, dict):
+        return f"it is a {type(row).__name__} and not an object"
+    if not _are_texts(row.get("prompt"), "role", "content"):
+        return "'prompt' must be a list of messages with 'role' and 'content' as strings"
+    turns = row.get("turns")
+    if not _are_texts(turns, "action") or not _are_texts([{"observation": ""} | turn for turn in turns], "observation"):
+        return "'turns' must be a list of turns with 'action' (and 'observation') as strings"
+    return None if any(turn["action"] for turn in turns) else "none of its actions has any text"
+
+
+def _are_texts(items: Any, *keys: str) -> bool:
+    """Whether ``items`` is a list, not empty, of objects with a string under each of ``keys``."""
+    if not isinstance(items, list) or not items:
+        return False
+    return all(isinstance(item, dict) and all(isinstance(item.get(key), str) for key in keys) for item in items)
 
 
 class EpisodeDataModule(TreeRolloutDataModule):

@@ -1,6 +1,6 @@
 """Wall time per sampled token of tree rollouts over chain rollouts, and leaves per chain against the closed form.
 
-    python benchmarks/rollout_cost.py [--policy embedded] [--tasks 32] [--max-batch 256] [--repeats 5] [--out rollout_cost.json]
+    python benchmarks/rollout_cost.py [--policy embedded] [--tasks 32] [--max-batch 256] [--repeats 5] [--out FILE]
 
 Chains and trees are measured in turn, in one process, on the same tasks and with the same number of leaves; the ratio
 of each pair is taken and the median reported, because machines are noisy.

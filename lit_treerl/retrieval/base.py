@@ -23,10 +23,10 @@ class Retriever(ABC):
 
     blocking: bool = False  # waits for something outside the process
 
-    def setup(self) -> None:  # noqa: B027  (nothing to do is a fine setup)
+    def setup(self) -> None:
         """Build the index or open the connection; calling again does nothing."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Release what :meth:`setup` opened."""
 
     @abstractmethod

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities import rank_zero_info
 
 
 class NewestCheckpoint(ModelCheckpoint):
@@ -45,11 +44,14 @@ class NewestCheckpoint(ModelCheckpoint):
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Save between iterations; say where the run can go on from."""
-        path = Path(self.dirpath or ".") / "last.ckpt"
-        if trainer.state.fn == "fit" and self.dirpath and not self._within_iteration and not trainer.sanity_checking:
+        if trainer.state.fn != "fit" or not self.dirpath:
+            return
+        path = Path(self.dirpath) / "last.ckpt"
+        if not self._within_iteration and not trainer.sanity_checking:
             trainer.save_checkpoint(path)
-        if path.is_file():
-            rank_zero_info(f"\nThe run can go on from its last whole iteration: --ckpt_path {path}")
+        if trainer.is_global_zero:
+            go_on = f"The run can go on from its last whole iteration: --ckpt_path {path}"
+            print("\n" + (go_on if path.is_file() else "There is no checkpoint yet: start the run again."), flush=True)
 
 
 def checkpoint_callbacks(

@@ -54,6 +54,14 @@ class OptimizerConfig:
     schedule: ScheduleConfig = ScheduleConfig()
 
 
+def iteration_of(trainer: L.Trainer) -> int:
+    """Number of the iteration that comes next or is under way, from 0.
+
+    Lightning's ``current_epoch`` is one behind while it goes on from a checkpoint that was written at an epoch's end.
+    """
+    return trainer.fit_loop.epoch_progress.current.processed
+
+
 class LitPolicy(L.LightningModule):
     """An actor with manual optimisation, evaluated by the episodes that the sampler callback attaches.
 
@@ -155,7 +163,8 @@ class LitPolicy(L.LightningModule):
         values = self._evaluated("val")
         if self.trainer.sanity_checking:  # Lightning logs nothing here by itself
             for logger in self.loggers:
-                logger.log_metrics(values | {"epoch": -1}, step=0)
+                epoch = iteration_of(self.trainer) - 1  # -1 in a new run, the last one done in a resumed run
+                logger.log_metrics(values | {"epoch": epoch}, step=self.trainer.global_step)
         else:
             self.log_dict(values)
 

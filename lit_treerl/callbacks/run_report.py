@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from lit_treerl.callbacks.tree_sampler import TreeSampler
 from lit_treerl.metrics import ALL
-from lit_treerl.policy_module import LitPolicy
+from lit_treerl.policy_module import LitPolicy, iteration_of
 
 SHOWN = ("em", "f1", "success_rate")
 
@@ -53,7 +53,7 @@ class RunReport(L.Callback):
 
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """The validation before the first iteration."""
-        self._evaluated(trainer, pl_module, 0)
+        self._evaluated(trainer, pl_module, iteration_of(trainer))
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """A validation after an iteration."""

@@ -13,7 +13,7 @@ import lightning as L
 
 from lit_treerl.envs.base import Environment
 from lit_treerl.policies import load_tokenizer, policy_path
-from lit_treerl.policy_module import LitPolicy
+from lit_treerl.policy_module import LitPolicy, iteration_of
 from lit_treerl.rollout.batches import TaskBatch
 from lit_treerl.rollout.grower import RolloutLimits, TreeGrower
 from lit_treerl.rollout.stats import rollout_stats
@@ -127,7 +127,7 @@ class TreeSampler(L.Callback):
         start = time.perf_counter()
         trees = self.budget.allocate(tasks, self.search.trees)
         with self._bar(trainer, "rollouts", sum(trees) * self.search.leaves_per_tree) as on_leaf:
-            grower = self._grower(self.search, module, self.rollout.temperature, trainer.current_epoch, on_leaf)
+            grower = self._grower(self.search, module, self.rollout.temperature, iteration_of(trainer), on_leaf)
             groups = grower.grow(tasks, trees)
         self.stats = rollout_stats(groups, self.sampler.reset_counters()) | {
             "time/sync": sync,

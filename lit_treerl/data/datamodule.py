@@ -11,6 +11,8 @@ from torch.utils.data import DataLoader
 
 from lit_treerl.callbacks.tree_sampler import TreeSampler
 from lit_treerl.data.sources import TaskSource
+from lit_treerl.modeling.pack import Pack
+from lit_treerl.policy_module import iteration_of
 from lit_treerl.rollout.batches import TaskBatch
 from lit_treerl.settings import SettingsError
 from lit_treerl.trees.seeding import derive_seed
@@ -69,6 +71,7 @@ class TreeRolloutDataModule(L.LightningDataModule):
         self.tasks_per_iteration, self.eval_batch_size = tasks_per_iteration, eval_batch_size
         self.tasks: dict[str, list[Task]] = {}
         self._shuffled: tuple[int, Sequence[int]] = (-1, ())
+        self._packs: tuple[int, list[Pack]] = (-1, [])  # of which iteration, and its packs
 
     def setup(self, stage: str) -> None:
         """Load the splits that ``stage`` needs and announce their data sources to the module's metrics."""
@@ -107,11 +110,22 @@ class TreeRolloutDataModule(L.LightningDataModule):
         return find_tree_sampler(self.trainer).seed
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Grow the iteration's trees and lay them out as packs; Lightning asks again before every epoch."""
-        module = self.trainer.lightning_module
-        iteration = self.trainer.current_epoch
+        """Grow the iteration's trees and lay them out as packs; Lightning asks again before every epoch.
+
+        It asks twice before the first epoch of a resumed run, and once more when there is nothing left to do.
+        """
+        iteration = iteration_of(self.trainer)
+        if iteration == self.trainer.max_epochs:
+            return DataLoader([Pack.idle()], batch_size=None)  # type: ignore[arg-type]
+        if self._packs[0] != iteration:
+            self._packs = (-1, [])  # gives the memory back before more is needed
+            self._packs = (iteration, self._grow(iteration))
+        return DataLoader(self._packs[1], batch_size=None)  # type: ignore[arg-type]
+
+    def _grow(self, iteration: int) -> list[Pack]:
+        module = self.trainer.lightning_module  # type: ignore[union-attr]
         groups = find_tree_sampler(self.trainer).collect(self.trainer, module, self.iteration_tasks(iteration))
-        return DataLoader(module.make_packs(groups, derive_seed(self.seed, iteration)), batch_size=None)  # type: ignore
+        return module.make_packs(groups, derive_seed(self.seed, iteration))
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         """Batches of validation tasks."""

@@ -14,6 +14,7 @@ from lit_treerl.data.datamodule import TreeRolloutDataModule, find_tree_sampler,
 from lit_treerl.data.sources import TaskSource
 from lit_treerl.modeling.pack import Pack
 from lit_treerl.modeling.packing import Episode, supervised_packs
+from lit_treerl.policy_module import iteration_of
 from lit_treerl.rollout.tokens import Tokens
 from lit_treerl.settings import SettingsError
 
@@ -162,7 +163,7 @@ class EpisodeDataModule(TreeRolloutDataModule):
         """The epoch's packs, built step by step."""
         tokens = find_tree_sampler(self.trainer).tokens
         size = self.episodes_per_epoch or len(self._rows)
-        rows = self.slice(self.trainer.current_epoch * size, size)
+        rows = self.slice(iteration_of(self.trainer) * size, size)
         return DataLoader(_Packs(rows, tokens, self), batch_size=None)
 
     def slice(self, first: int, size: int) -> list[dict[str, Any]]:

@@ -59,7 +59,7 @@ def iteration_of(trainer: L.Trainer) -> int:
 
     Lightning's ``current_epoch`` is one behind while it goes on from a checkpoint that was written at an epoch's end.
     """
-    return trainer.fit_loop.epoch_progress.current.processed
+    return trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
 
 
 class LitPolicy(L.LightningModule):

@@ -104,7 +104,7 @@ def _fault(row: Any) -> str | None:
         return f"it is a {type(row).__name__} and not an object"
     if not _are_texts(row.get("prompt"), "role", "content"):
         return "'prompt' must be a list of messages with 'role' and 'content' as strings"
-    turns = row.get("turns")
+    turns: Any = row.get("turns")
     if not _are_texts(turns, "action") or not _are_texts([{"observation": ""} | turn for turn in turns], "observation"):
         return "'turns' must be a list of turns with 'action' (and 'observation') as strings"
     return None if any(turn["action"] for turn in turns) else "none of its actions has any text"

@@ -40,8 +40,9 @@ def data_module(seed: int = 0, epoch: int = 0, **settings) -> EpisodeDataModule:
     sampler.seed, sampler._tokens = seed, TOKENS
     data = EpisodeDataModule(Listed(), **settings)
     module = SimpleNamespace(watch_sources=lambda names: None)
+    fit_loop = SimpleNamespace(epoch_progress=SimpleNamespace(current=SimpleNamespace(processed=epoch)))
     data.trainer = SimpleNamespace(  # type: ignore[assignment]
-        callbacks=[sampler], lightning_module=module, global_rank=0, world_size=1, current_epoch=epoch
+        callbacks=[sampler], lightning_module=module, global_rank=0, world_size=1, fit_loop=fit_loop
     )
     data.setup("fit")
     return data

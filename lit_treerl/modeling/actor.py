@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -121,8 +122,14 @@ class Actor(nn.Module):
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
         """Write an ordinary Hugging Face model folder, LoRA merged in, weights as ``dtype`` (as they are when None)."""
-        weights = {name: tensor.to(dtype or tensor.dtype) for name, tensor in self.named_weights()}
+        cast: dict[int, Tensor] = {}  # by memory, so that tied weights stay tied and are written once
+        weights = {}
+        for name, tensor in self.named_weights():
+            weights[name] = cast.setdefault(tensor.data_ptr(), tensor.to(dtype or tensor.dtype))
         self.causal_lm.save_pretrained(str(folder), state_dict=weights)
+        config = copy.copy(self.causal_lm.config)
+        config.dtype = dtype or config.dtype  # that of the written weights
+        config.save_pretrained(str(folder))
 
 
 def _load(path: str, dtype: torch.dtype) -> Any:

@@ -20,8 +20,8 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 
-ARMS = {"tree_grpo": 40, "grpo": 46}  # iterations
-MARKS = (60_000, 120_000, 180_000, 240_000)
+ARMS = {"tree_grpo": 30, "grpo": 34}  # iterations
+MARKS = (60_000, 90_000, 120_000, 150_000, 180_000)
 
 
 def run(arm: str, seed: int, root: Path) -> dict:

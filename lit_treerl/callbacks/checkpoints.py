@@ -9,6 +9,15 @@ import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps the best by ``monitor``; quiet while no validation has logged it yet. Takes ModelCheckpoint's arguments."""
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save where the monitored value is there and better than before."""
+        if self.monitor in trainer.callback_metrics:
+            super().on_train_epoch_end(trainer, pl_module)
+
+
 class NewestCheckpoint(ModelCheckpoint):
     """Keeps ``last.ckpt`` at the end of iterations, and when Ctrl-C or an error comes between two iterations.
 
@@ -65,7 +74,7 @@ def checkpoint_callbacks(
         every_n_iterations: how often the newest is saved.
     """
     name = monitor.replace("/", "_")
-    best = ModelCheckpoint(
+    best = BestCheckpoint(
         monitor=monitor,
         mode=mode,
         filename=f"best-{{epoch}}-{name}={{{monitor}:.3f}}",

@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Path("runs/embedded"))
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    jobs = [(arm, seed) for seed in range(args.seeds) for arm in ARMS]
+    jobs = [(arm, seed) for arm in ARMS for seed in range(args.seeds)]
     with ThreadPoolExecutor(args.parallel) as pool:
         results = list(pool.map(lambda job: run(*job, args.root), jobs))
     for r in results:

@@ -47,7 +47,9 @@ def main(args: Sequence[str] | None = None) -> None:
         print(f"lit-treerl {lit_treerl.__version__}")
         return
     if args[0] not in COMMANDS:
-        sys.exit(f"lit-treerl: unknown command {args[0]!r}; commands are {', '.join(COMMANDS)} (see lit-treerl --help)")
+        known = ", ".join(COMMANDS)
+        sys.stderr.write(f"lit-treerl: error: unknown command {args[0]!r}; commands are {known}\n")
+        sys.exit(2)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers reads it when it is imported
     from lit_treerl.command import run

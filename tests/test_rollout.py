@@ -229,9 +229,9 @@ def test_finished_trees_hold_no_snapshots_and_pruning_keeps_some_leaves():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_new_tokens": 0}, "rollout.max_new_tokens must be at least 1, got 0"),
-        ({"env_workers": 0}, "rollout.env_workers must be at least 1"),
-        ({"max_new_tokens": 9, "max_context": 9}, r"max_new_tokens \(9\) must be below rollout.max_context"),
+        ({"max_new_tokens": 0}, "rollout.limits.max_new_tokens must be at least 1, got 0"),
+        ({"env_workers": 0}, "rollout.limits.env_workers must be at least 1"),
+        ({"max_new_tokens": 9, "max_context": 9}, r"max_new_tokens \(9\) must be below rollout.limits.max_context"),
     ],
 )
 def test_limits_that_cannot_work_are_refused(settings, message):

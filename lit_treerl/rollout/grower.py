@@ -44,10 +44,10 @@ class RolloutLimits:
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "max_context", "env_workers"):
             if getattr(self, name) < 1:
-                raise ValueError(f"rollout.{name} must be at least 1, got {getattr(self, name)}")
+                raise ValueError(f"rollout.limits.{name} must be at least 1, got {getattr(self, name)}")
         if self.max_new_tokens >= self.max_context:
             raise ValueError(
-                f"rollout.max_new_tokens ({self.max_new_tokens}) must be below rollout.max_context "
+                f"rollout.limits.max_new_tokens ({self.max_new_tokens}) must be below rollout.limits.max_context "
                 f"({self.max_context}), else no prompt fits"
             )
 

@@ -48,7 +48,10 @@ class TreeRLCLI(LightningCLI):
         parser.add_class_arguments(RolloutConfig, "rollout")
         parser.add_function_arguments(checkpoint_callbacks, "checkpoint")
         parser.add_argument(
-            "--threads", type=PositiveInt | None, default=None, help="of torch on the CPU; 1 is fastest for tiny models"
+            "--threads",
+            type=PositiveInt | None,  # type: ignore[reportOperatorIssue]
+            default=None,
+            help="of torch on the CPU; 1 is fastest for tiny models",
         )
         parser.add_argument("--wandb", type=bool, default=False, help="log to Weights & Biases too")
         parser.add_argument("--export", type=str | None, default=None, help="folder for the trained policy after fit")

@@ -61,5 +61,6 @@ class EpisodeMetrics(Metric):
 
     def _means(self, total: Tensor, count: Tensor) -> dict[str, float]:
         means = (total / count).tolist()
-        out = {name: mean for name, mean in zip(self.names, means, strict=True) if not math.isnan(mean)}
-        return out | {"episodes": int(count.max())}
+        out: dict[str, float] = {n: mean for n, mean in zip(self.names, means, strict=True) if not math.isnan(mean)}
+        out["episodes"] = int(count.max())
+        return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import lightning as L
+from lightning.pytorch.callbacks import ModelCheckpoint
 from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
@@ -80,7 +81,8 @@ class RunReport(L.Callback):
             console.print(table)
         places = {"run folder": trainer.log_dir} | {
             ("best checkpoint" if callback.monitor else "last checkpoint"): callback.best_model_path
-            for callback in trainer.checkpoint_callbacks  # type: ignore[attr-defined]
+            for callback in trainer.checkpoint_callbacks
+            if isinstance(callback, ModelCheckpoint)
         }
         for what, path in places.items():
             if path:

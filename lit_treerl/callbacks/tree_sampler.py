@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import lightning as L
 
@@ -152,15 +152,15 @@ class TreeSampler(L.Callback):
         self.sampler.reset_counters()
         return groups
 
-    def on_validation_batch_start(self, trainer, pl_module, batch: TaskBatch, batch_idx, dataloader_idx=0) -> None:
+    def on_validation_batch_start(self, trainer, pl_module: Any, batch: TaskBatch, batch_idx, dataloader_idx=0) -> None:
         """Attach the batch's episodes."""
         batch.groups = self.evaluate(trainer, pl_module, batch.tasks)
 
-    def on_test_batch_start(self, trainer, pl_module, batch: TaskBatch, batch_idx, dataloader_idx=0) -> None:
+    def on_test_batch_start(self, trainer, pl_module: Any, batch: TaskBatch, batch_idx, dataloader_idx=0) -> None:
         """Attach the batch's episodes."""
         batch.groups = self.evaluate(trainer, pl_module, batch.tasks)
 
-    def on_predict_batch_start(self, trainer, pl_module, batch: TaskBatch, batch_idx, dataloader_idx=0) -> None:
+    def on_predict_batch_start(self, trainer, pl_module: Any, batch: TaskBatch, batch_idx, dataloader_idx=0) -> None:
         """Attach the batch's episodes."""
         batch.groups = self.evaluate(trainer, pl_module, batch.tasks)
 
@@ -185,7 +185,6 @@ class TreeSampler(L.Callback):
     def _bar(self, trainer: L.Trainer, what: str, total: int) -> Iterator[Callable[[int], object]]:
         from tqdm.auto import tqdm
 
-        bar = trainer.progress_bar_callback
-        shown = bar is not None and bar.is_enabled and trainer.is_global_zero
+        shown = getattr(trainer.progress_bar_callback, "is_enabled", False) and trainer.is_global_zero
         with tqdm(total=total, desc=what, leave=False, disable=not shown, dynamic_ncols=True) as progress:
             yield progress.update

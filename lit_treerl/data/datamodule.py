@@ -56,6 +56,8 @@ class TreeRolloutDataModule(L.LightningDataModule):
         eval_batch_size: tasks rolled out at once in evaluation.
     """
 
+    trainer: L.Trainer  # Lightning sets it before it calls anything here
+
     def __init__(
         self,
         train: TaskSource | None = None,
@@ -83,7 +85,8 @@ class TreeRolloutDataModule(L.LightningDataModule):
             if source is not None and split not in self.tasks:
                 self.tasks[split] = load(source, f"data.{split}")
         names = sorted({task.data_source for split in splits for task in self.tasks.get(split, [])})
-        self.trainer.lightning_module.watch_sources(names)  # type: ignore[union-attr]
+        module: Any = self.trainer.lightning_module
+        module.watch_sources(names)
 
     def needed_splits(self, stage: str) -> tuple[str, ...]:
         """Splits of tasks that a Lightning stage needs."""
@@ -123,7 +126,7 @@ class TreeRolloutDataModule(L.LightningDataModule):
         return DataLoader(self._packs[1], batch_size=None)  # type: ignore[arg-type]
 
     def _grow(self, iteration: int) -> list[Pack]:
-        module = self.trainer.lightning_module  # type: ignore[union-attr]
+        module: Any = self.trainer.lightning_module
         groups = find_tree_sampler(self.trainer).collect(self.trainer, module, self.iteration_tasks(iteration))
         return module.make_packs(groups, derive_seed(self.seed, iteration))
 

@@ -83,3 +83,15 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return one == other
+
+
+def built(monkeypatch: Any, *args: str) -> Any:
+    """Parse ``args`` and build everything that they name, but start nothing; returns the command line object."""
+    import lit_treerl.command
+
+    made: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(lit_treerl.command.TreeRLCLI, "_run_subcommand", lambda self, _: made.append(self))
+        patch.setattr(lit_treerl.command, "policy_path", str)
+        main(args)
+    return made[0]

@@ -49,7 +49,7 @@ def flatten(value, prefix: str = "") -> dict:
         for key, inner in value.items():
             out |= flatten(inner, f"{prefix}.{key}".lstrip("."))
         return out
-    return {prefix.removesuffix(".class_path"): value}
+    return {re.sub(r"\.?class_path$", "", prefix): value}
 
 
 def same(found, value) -> bool:

@@ -89,6 +89,11 @@ class TreeRLCLI(LightningCLI):
         kwargs["callbacks"] = [*given, *bars, *own]
         return super().instantiate_trainer(**kwargs)
 
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        """ResultsWriter prints the table of ``test`` and ``validate``, so that Lightning need not."""
+        kwargs = super()._prepare_subcommand_kwargs(subcommand)
+        return kwargs | {"verbose": False} if "verbose" in kwargs else kwargs
+
     def _parse_ckpt_path(self) -> None:
         """Settings come from the command line alone, never from a checkpoint."""
 
@@ -145,6 +150,8 @@ def quiet_libraries() -> None:
         "LeafSpec",
         "smaller than the logging interval",
         "Experiment logs directory",
+        "modules in eval mode",  # the frozen reference
+        "dirpath has changed",
     ):
         warnings.filterwarnings("ignore", message=f".*{text}.*")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)

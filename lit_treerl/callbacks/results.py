@@ -12,12 +12,23 @@ from rich.table import Table
 
 from lit_treerl.policy_module import LitPolicy
 
-COLUMNS = ("em", "f1", "success_rate", "reward", "turns", "tool_calls", "tokens", "truncated", "failed")
+COLUMNS = {
+    "em": "EM",
+    "f1": "F1",
+    "success_rate": "success",
+    "reward": "reward",
+    "turns": "turns",
+    "tool_calls": "tool calls",
+    "tokens": "tokens",
+    "truncated": "truncated",
+    "failed": "failed",
+}
+WIDTH = 120  # where the output is no terminal
 
 
 def results_table(results: dict[str, dict[str, float]], title: str) -> Table:
     """Means per data source, the last row over all episodes."""
-    table = Table("data source", "episodes", *(name.replace("_", " ") for name in COLUMNS), title=title)
+    table = Table("data source", "episodes", *COLUMNS.values(), title=title)
     for source, means in results.items():
         numbers = (f"{means[name]:.3f}" if name in means else "-" for name in COLUMNS)
         table.add_row(source, str(means["episodes"]), *numbers)
@@ -67,7 +78,8 @@ class ResultsWriter(L.Callback):
         if not trainer.is_global_zero:
             return
         assert isinstance(pl_module, LitPolicy)
-        Console().print(results_table(pl_module.last_evaluation, f"{name} results"))
+        console = Console()
+        Console(width=console.width if console.is_terminal else WIDTH).print(results_table(pl_module.last_evaluation, f"{name} results"))
         path = Path(trainer.log_dir or ".") / f"{name}_results.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(pl_module.last_evaluation, indent=2) + "\n", encoding="utf-8")

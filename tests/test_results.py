@@ -76,6 +76,6 @@ def test_results_table_has_a_row_per_source_and_dashes_for_what_was_not_measured
     cells = {str(column.header): list(column.cells) for column in table.columns}
     assert cells["data source"] == ["nq", "all"]
     assert cells["episodes"] == ["2", "4"]
-    assert cells["em"] == ["0.500", "0.250"]
+    assert cells["EM"] == ["0.500", "0.250"]
     assert cells["tool calls"] == ["-", "-"]
     assert len(cells) == 2 + len(COLUMNS)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from scripted import ScriptedSampler, ToyEnv, wandering
-from test_module import fit, weights
 from test_rollout_tokens import TOKENS
 from tiny_models import save_tiny_policy
+from training import fit, weights
 
 from lit_treerl.callbacks.tree_sampler import TreeSampler
 from lit_treerl.data.episodes import EpisodeDataModule, EpisodeSource, encode_episode

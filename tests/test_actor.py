@@ -131,6 +131,17 @@ def test_a_saved_actor_is_an_ordinary_model_folder(policy, lora, tmp_path):
     assert torch.allclose(actor.logprobs(tree_pack())[0], again.logprobs(tree_pack())[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_a_saved_actor_can_be_of_another_dtype(policy, lora, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    actor = stir(Actor.from_pretrained(policy, lora=lora))
+    actor.save_pretrained(tmp_path, torch.bfloat16)
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto").state_dict()
+    for name, tensor in actor.named_weights():
+        assert torch.equal(saved[name], tensor.bfloat16()), name
+
+
 def test_lora_trains_adapters_alone_and_its_base_is_the_reference(policy):
     actor, base = stir(Actor.from_pretrained(policy, lora=LORA)), Actor.from_pretrained(policy)
     trained = [name for name, p in actor.named_parameters() if p.requires_grad]

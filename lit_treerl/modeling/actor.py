@@ -122,10 +122,12 @@ class Actor(nn.Module):
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
         """Write an ordinary Hugging Face model folder, LoRA merged in, weights as ``dtype`` (as they are when None)."""
-        cast: dict[int, Tensor] = {}  # by memory, so that tied weights stay tied and are written once
+        # By memory, so that tied weights stay tied and are written once. The original is held too: once it were freed,
+        # another merged weight could come to lie in its place.
+        cast: dict[int, tuple[Tensor, Tensor]] = {}
         weights = {}
         for name, tensor in self.named_weights():
-            weights[name] = cast.setdefault(tensor.data_ptr(), tensor.to(dtype or tensor.dtype))
+            weights[name] = cast.setdefault(tensor.data_ptr(), (tensor, tensor.to(dtype or tensor.dtype)))[1]
         self.causal_lm.save_pretrained(str(folder), state_dict=weights)
         config = copy.copy(self.causal_lm.config)
         config.dtype = dtype or config.dtype  # that of the written weights

@@ -184,6 +184,22 @@ def test_a_branch_that_would_overflow_ends_truncated_and_is_counted():
     assert (stats["rollout/truncated"], stats["train/reward"]) == (2, -0.5)
 
 
+def test_a_truncated_branch_keeps_the_tool_calls_of_its_last_step():
+    class Nothing(Retriever):
+        def search(self, queries, topk):
+            return [[Passage("1", "", "a")] for _ in queries]
+
+    env = SearchQA(Nothing(), padding=" ")
+    env.setup()
+    words = word_tokens()
+    words.decode = lambda ids: "<think>a</think><search>b</search>"  # type: ignore[method-assign]
+    search = TreeSearch(trees=1, expansions=0)
+    question = Task("t", "toy", "start", ("a",), prompt=({"role": "user", "content": "start"},))
+    [group] = grow(ScriptedSampler(lambda *_: "a"), env, search, [question], tokens=words, max_context=6)
+    assert group.trees[0].status[1] is Status.TRUNCATED
+    assert rollout_stats([group], SamplerCounters())["rollout/tool_calls"] == 1
+
+
 def test_a_prompt_that_is_too_long_is_a_truncated_root():
     tasks = [Task("long", "toy", "start a b c d"), TASK]
     groups = grow(ScriptedSampler(wandering()), ToyEnv(), TreeSearch(trees=2), tasks, max_context=8)

@@ -68,7 +68,8 @@ class Branch:
             return
         tree.status[node] = Status.TRUNCATED
         tree.reward[node] += result.reward
-        tree.info[node].update(result.info)
+        calls = sum(info.get("tool_calls", 0) for info in (tree.info[node], result.info))  # the step's own stay counted
+        tree.info[node] |= result.info | {"tool_calls": calls}
 
 
 @contextmanager

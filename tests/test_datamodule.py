@@ -98,6 +98,8 @@ def test_a_missing_source_and_a_missing_file_name_the_key(tmp_path):
         data_module()
     with pytest.raises(SettingsError, match=r"data\.test names no task source, and `predict` needs one"):
         data_module(Listed(2), stage="predict")
+    with pytest.raises(SettingsError, match=r"data\.validation names no task source, and `validate` needs one"):
+        data_module(Listed(2), stage="validate")
     missing = str(tmp_path / "none.jsonl")
     with pytest.raises(SettingsError, match=f"data.train: no task file at {missing}"):
         data_module(JSONLTasks(missing))

@@ -80,7 +80,7 @@ class TreeRolloutDataModule(L.LightningDataModule):
         splits = self.needed_splits(stage)
         for split in splits:
             source = self.sources[split]
-            if source is None and split != "validation":
+            if source is None and not (stage == "fit" and split == "validation"):
                 raise SettingsError(f"data.{split} names no task source, and `{stage}` needs one")
             if source is not None and split not in self.tasks:
                 self.tasks[split] = load(source, f"data.{split}")

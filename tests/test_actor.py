@@ -192,6 +192,18 @@ def test_unsupported_lora_is_named(policy, lora, message):
         Actor.from_pretrained(policy, lora=lora)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("logits_scaling", 8.0), ("logit_scale", 0.0625), ("final_logit_softcapping", 30.0)]
+)
+def test_models_that_change_their_logits_are_refused(policy, name, value):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    setattr(model.config, name, value)
+    with pytest.raises(ValueError, match=f"this one has {name} {value}"):
+        Actor(model)
+
+
 def test_eager_attention_is_refused(policy):
     from transformers import AutoModelForCausalLM
 

@@ -34,6 +34,7 @@ class Actor(nn.Module):
         check_backbone(self.backbone)
         if type(self.head) is not nn.Linear:
             raise ValueError(f"the output layer must be a plain linear layer, it is a {type(self.head).__name__}")
+        check_plain_logits(self.causal_lm.config)
 
     @classmethod
     def from_pretrained(
@@ -132,6 +133,13 @@ class Actor(nn.Module):
         config = copy.copy(self.causal_lm.config)
         config.dtype = dtype or config.dtype  # that of the written weights
         config.save_pretrained(str(folder))
+
+
+def check_plain_logits(config: Any) -> None:
+    """Raise ValueError where the model scales or caps its logits (Granite, Cohere, Gemma 2): the head alone is used."""
+    for name, plain in (("logits_scaling", 1), ("logit_scale", 1), ("final_logit_softcapping", None)):
+        if (value := getattr(config, name, plain)) not in (plain, None):
+            raise ValueError(f"models that change their logits are not supported; this one has {name} {value}")
 
 
 def _load(path: str, dtype: torch.dtype) -> Any:

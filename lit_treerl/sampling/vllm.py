@@ -25,10 +25,11 @@ class VLLMSampler(Sampler):
     the process group and takes it down when it goes.
 
     Args:
-        dtype: of the weights, as vLLM names them; "auto" follows the policy's config.
-        gpu_memory_utilization: share of the GPU's memory for engine and cache.
+        dtype: of the weights, as vLLM names them; "auto" follows the policy's config, on CPU it is float32 (many CPUs
+            are several times slower in bfloat16).
+        gpu_memory_utilization: share of the GPU's memory for engine and cache; the trainer needs the rest.
         kv_cache_memory_bytes: exact size of the cache; on CPU 1 GiB when not given.
-        max_num_seqs: most requests decoded at a time.
+        max_num_seqs: most requests decoded at a time; 256, on CPU 64, when not given.
         block_size: tokens in a block of the prefix cache; on CPU 32 when not given.
         enforce_eager: run without compiled graphs; when not given, only on CPU.
         engine_args: further arguments of ``vllm.LLM``, by name.
@@ -39,7 +40,7 @@ class VLLMSampler(Sampler):
         dtype: str = "auto",
         gpu_memory_utilization: float = 0.5,
         kv_cache_memory_bytes: int | None = None,
-        max_num_seqs: int = 64,
+        max_num_seqs: int | None = None,
         block_size: int | None = None,
         enforce_eager: bool | None = None,
         engine_args: dict[str, Any] | None = None,
@@ -72,6 +73,7 @@ class VLLMSampler(Sampler):
         from transformers import AutoConfig
 
         from lit_treerl.sampling.torch_state import kept_rng_and_threads
+        from lit_treerl.sampling.vllm_quirks import prepare_kernel_scan, quiet_lone_group, quiet_rotary_reload
         from lit_treerl.sampling.weights import WeightNames
 
         on_cpu = torch.device(device).type == "cpu"
@@ -84,17 +86,21 @@ class VLLMSampler(Sampler):
         with kept_rng_and_threads(), tempfile.TemporaryDirectory() as folder:
             from vllm import LLM  # type: ignore[attr-defined]
 
+            if on_cpu:
+                prepare_kernel_scan()
+            quiet_rotary_reload()
             tokenizer.save_pretrained(folder)  # the caller's tokenizer, whatever lies beside the weights
             config.save_pretrained(folder)  # vLLM looks for it there, and waits when it finds none
             self._llm = LLM(tokenizer=folder, **arguments)
+        quiet_lone_group()
         self._engine = self._llm.llm_engine
 
     def _arguments(self, policy: str, max_context: int, on_cpu: bool, seed: int) -> dict[str, Any]:
         arguments: dict[str, Any] = {
             "model": policy,
-            "dtype": self.dtype,
+            "dtype": "float32" if on_cpu and self.dtype == "auto" else self.dtype,
             "max_model_len": max_context,
-            "max_num_seqs": self.max_num_seqs,
+            "max_num_seqs": self.max_num_seqs or (64 if on_cpu else 256),
             "enforce_eager": on_cpu if self.enforce_eager is None else self.enforce_eager,
             "enable_prefix_caching": True,
             "logprobs_mode": "processed_logprobs",
@@ -162,7 +168,8 @@ class VLLMSampler(Sampler):
         if not isinstance(weights, Iterator):
             for _ in self._names.checked(weights):
                 pass
-        iterator = ((name, tensor.detach()) for name, tensor in self._names.checked(weights))
+        dtype = self._llm.model_config.dtype
+        iterator = ((name, tensor.detach().to(dtype)) for name, tensor in self._names.checked(weights))
         try:
             with kept_rng_and_threads():
                 self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iterator})

@@ -150,7 +150,7 @@ def quiet_libraries() -> None:
         "LeafSpec",
         "smaller than the logging interval",
         "Experiment logs directory",
-        "modules in eval mode",  # the frozen reference
+        "in eval mode at the start of training",  # the frozen reference
         "dirpath has changed",
     ):
         warnings.filterwarnings("ignore", message=f".*{text}.*")

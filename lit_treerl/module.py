@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -93,8 +94,11 @@ class LitTreeRL(LitPolicy):
             return self._logprobs(self.actor, pack)
 
     def _logprobs(self, actor: Actor | None, pack: Pack) -> torch.Tensor:
+        """Computed in the trainer's precision, as in ``training_step``: else the ratios would not begin at 1."""
         assert actor is not None
-        return actor.logprobs(pack, self.temperature)[0]
+        attached = self._trainer is not None
+        with self.trainer.precision_plugin.forward_context() if attached else nullcontext():
+            return actor.logprobs(pack, self.temperature)[0]
 
     # ---- training ----
 

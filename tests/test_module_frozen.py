@@ -36,6 +36,19 @@ def test_old_logprobs_are_computed_for_later_steps_only(policy):
             assert torch.equal(pack.old_logprobs, module.actor.logprobs(pack)[0])
 
 
+def test_ratios_begin_at_one_in_the_trainers_precision_too(policy):
+    """Before the weights move old and reference log-probs equal those of the training step bit for bit."""
+    module = make_module(policy, update=UpdateConfig(mini_batches=2), loss=LossConfig(kl_coef=0.1))
+    exact = module.make_packs(make_groups(), iteration=0)[-1]
+    module.trainer = L.Trainer(accelerator="cpu", precision="bf16-mixed", logger=False, enable_checkpointing=False)
+    pack = module.make_packs(make_groups(), iteration=0)[-1]
+    with module.trainer.precision_plugin.train_step_context():
+        new = module.actor.logprobs(pack)[0].detach()
+    assert torch.equal(pack.old_logprobs, new)
+    assert torch.equal(pack.ref_logprobs, new)
+    assert not torch.equal(exact.old_logprobs, new)
+
+
 def test_the_temperature_of_the_sampling_reaches_the_logprobs(policy):
     from transformers import AutoModelForCausalLM
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+PADDING = 256  # tokens of padding that cost no more than another forward
+
+
 class Row:
     """One request on its way."""
 
@@ -148,11 +151,11 @@ class ContinuousBatch:
         while start < len(wave):
             longest = len(wave[start].prompt) - wave[start].cached
             stop = start + 1
-            while (
-                stop < len(wave)
-                and (stop + 1 - start) * longest <= self._prefill_tokens
-                and 2 * (len(wave[stop].prompt) - wave[stop].cached) > longest
-            ):
+            padding = 0
+            while stop < len(wave) and (stop + 1 - start) * longest <= self._prefill_tokens:
+                padding += longest - (len(wave[stop].prompt) - wave[stop].cached)
+                if padding > max(PADDING, (stop + 1 - start) * longest // 4):
+                    break
                 stop += 1
             yield start, stop
             start = stop

@@ -18,7 +18,7 @@ from doc_commands import ROOT, blocks, build, commands, enter, lit_treerl, run, 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [*DOCS, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
-RUN_FOR_REAL = ("architecture.md", "embedded_world.md")  # below, each in a test of its own
+RUN_FOR_REAL = ("architecture.md", "embedded_world.md", "real_data.md")  # below or in a file of their own
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 KEY_ROW = re.compile(r"^\| `([\w./]+)` \| ?([^|]*?) ?\|", re.MULTILINE)
 

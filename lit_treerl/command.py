@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from lit_treerl.callbacks.run_report import RunReport
 from lit_treerl.callbacks.tree_sampler import RolloutConfig, TreeSampler
 from lit_treerl.config_errors import ReadableParser, as_settings_error
 from lit_treerl.data.datamodule import TreeRolloutDataModule
-from lit_treerl.envs.base import Environment
+from lit_treerl.envs.base import Environment, EnvironmentFailure
 from lit_treerl.policies import policy_path
 from lit_treerl.policy_module import LitPolicy
 from lit_treerl.registry import SHORT_NAMES
@@ -76,6 +76,7 @@ class TreeRLCLI(LightningCLI):
         if get("env") is None:
             self.parser.error("env: no environment is configured; give --env SearchQA or a config that has one")
         config = get("trainer")
+        check_trainer(config)
         sampler = TreeSampler(get("env"), get("search"), get("budget"), get("sampler"), get("rollout"))
         if config.get("logger") in (None, True):
             kwargs["logger"] = default_loggers(config.get("default_root_dir") or "runs", wandb=get("wandb"))
@@ -96,6 +97,30 @@ class TreeRLCLI(LightningCLI):
 
     def _parse_ckpt_path(self) -> None:
         """Settings come from the command line alone, never from a checkpoint."""
+
+
+def check_trainer(config: Mapping[str, Any]) -> None:
+    """Refuse what Lightning's trainer would take but this project's loop cannot do.
+
+    Raises:
+        SettingsError: naming the key and what to use instead.
+    """
+    instead = {
+        "gradient_clip_val": "model.optimizer.max_grad_norm",
+        "gradient_clip_algorithm": "model.optimizer.max_grad_norm",
+    }
+    for key, other in instead.items():
+        if config.get(key) is not None:
+            raise SettingsError(f"trainer.{key}: gradients are clipped by {other}")
+    if config.get("accumulate_grad_batches", 1) != 1:
+        raise SettingsError(
+            "trainer.accumulate_grad_batches: gradients are summed over a mini-batch's packs; set "
+            "model.update.mini_batches and model.update.max_tokens_per_pack"
+        )
+    if str(config.get("precision")) in ("16", "16-mixed", "16-true"):
+        raise SettingsError("trainer.precision: half precision needs loss scaling, which is not built; use bf16-mixed")
+    if config.get("reload_dataloaders_every_n_epochs") != 1:
+        raise SettingsError("trainer.reload_dataloaders_every_n_epochs must be 1: every epoch grows new trees")
 
 
 def default_loggers(root: str, *, wandb: bool) -> list[Logger]:
@@ -141,6 +166,9 @@ def run(args: Sequence[str]) -> None:
     except SettingsError as error:
         sys.stderr.write(f"lit-treerl: error: {error}\n")
         sys.exit(2)
+    except EnvironmentFailure as failure:
+        sys.stderr.write(f"lit-treerl: stopped: {failure}\n")
+        sys.exit(1)
 
 
 def quiet_libraries() -> None:
@@ -156,3 +184,4 @@ def quiet_libraries() -> None:
         warnings.filterwarnings("ignore", message=f".*{text}.*")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("stamina").setLevel(logging.ERROR)  # what fails for good is reported by the rollouts

@@ -17,6 +17,7 @@ from lit_treerl.algorithms.losses import LossConfig, policy_loss
 from lit_treerl.algorithms.tree_grpo import TreeGRPO
 from lit_treerl.modeling.pack import Pack
 from lit_treerl.policy_module import ActorConfig, LitPolicy, OptimizerConfig
+from lit_treerl.settings import SettingsError
 from lit_treerl.trees.seeding import derive_seed
 from lit_treerl.trees.tree import RolloutGroup
 from lit_treerl.update_stats import UpdateStats
@@ -57,7 +58,14 @@ class LitTreeRL(LitPolicy):
     def configure_model(self) -> None:
         """Load the actor, and a frozen reference where the KL term needs one."""
         super().configure_model()
-        if self.loss.kl_coef > 0 and self.reference is None and self.actor_config.lora is None:
+        assert self.actor is not None
+        if found := dropout(self.actor):
+            raise SettingsError(
+                f"the policy has dropout ({found}): its log-probs would differ from one forward to the next; set it "
+                "to 0 (model.actor.lora.lora_dropout, or the model's own config)"
+            )
+        fits = self._trainer is None or self.trainer.state.fn == "fit"
+        if fits and self.loss.kl_coef > 0 and self.reference is None and self.actor_config.lora is None:
             self.reference = self.load_actor().requires_grad_(False).eval()
 
     # ---- from trees to packs ----
@@ -132,3 +140,13 @@ class LitTreeRL(LitPolicy):
         """Put the reference's own weights in for the strict load."""
         if self.reference is not None:
             checkpoint["state_dict"] |= {f"reference.{k}": v for k, v in self.reference.state_dict().items()}
+
+
+def dropout(module: torch.nn.Module) -> str:
+    """Name of a submodule that drops activations in training; "" where none does."""
+    for name, part in module.named_modules():
+        if isinstance(part, torch.nn.Dropout) and part.p > 0:
+            return name
+        if float(getattr(part, "attention_dropout", 0.0) or 0.0) > 0:
+            return f"{name}.attention_dropout"
+    return ""

@@ -53,6 +53,10 @@ class OptimizerConfig:
     max_grad_norm: float = 1.0
     schedule: ScheduleConfig = ScheduleConfig()
 
+    def __post_init__(self) -> None:
+        if not self.max_grad_norm > 0:
+            raise ValueError(f"model.optimizer.max_grad_norm must be above 0, got {self.max_grad_norm}")
+
 
 def iteration_of(trainer: L.Trainer) -> int:
     """Number of the iteration that comes next or is under way, from 0.

@@ -22,6 +22,8 @@ class ScheduleConfig:
     decay_steps: int | None = None
 
     def __post_init__(self) -> None:
+        if self.warmup_steps < 0:
+            raise ValueError(f"schedule.warmup_steps must not be negative, got {self.warmup_steps}")
         if self.decay != "constant" and not (self.decay_steps and self.decay_steps > self.warmup_steps):
             raise ValueError(
                 f"schedule.decay {self.decay!r} needs schedule.decay_steps above warmup_steps "

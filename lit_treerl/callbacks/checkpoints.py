@@ -25,7 +25,7 @@ class NewestCheckpoint(ModelCheckpoint):
     iteration and repeats the broken one with the same seeds.
 
     Args:
-        every_n_iterations: how often to save.
+        every_n_iterations: how often to save; the last iteration is always saved.
     """
 
     def __init__(self, every_n_iterations: int = 1) -> None:
@@ -47,9 +47,12 @@ class NewestCheckpoint(ModelCheckpoint):
         self._within_iteration = True
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save; the iteration is whole again."""
+        """Save where it is time, and at the end of the run; the iteration is whole again."""
+        every = self._every_n_epochs
+        if trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs:
+            self._every_n_epochs = 1
         super().on_train_epoch_end(trainer, pl_module)
-        self._within_iteration = False
+        self._every_n_epochs, self._within_iteration = every, False
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Save between iterations; say where the run can go on from."""
@@ -60,7 +63,10 @@ class NewestCheckpoint(ModelCheckpoint):
             trainer.save_checkpoint(path)
         if trainer.is_global_zero:
             go_on = f"The run can go on from its last whole iteration: --ckpt_path {path}"
-            print("\n" + (go_on if path.is_file() else "There is no checkpoint yet: start the run again."), flush=True)
+            print(
+                "\n" + (go_on if path.is_file() else "This run has no checkpoint yet: start it again as you did."),
+                flush=True,
+            )
 
 
 def checkpoint_callbacks(
@@ -71,7 +77,7 @@ def checkpoint_callbacks(
     Args:
         monitor: a logged value that tells which checkpoint is best.
         mode: whether the best is its smallest or its largest value.
-        every_n_iterations: how often the newest is saved.
+        every_n_iterations: how often the newest is saved; that of the last iteration always is.
     """
     name = monitor.replace("/", "_")
     best = BestCheckpoint(

@@ -79,7 +79,9 @@ class ResultsWriter(L.Callback):
             return
         assert isinstance(pl_module, LitPolicy)
         console = Console()
-        Console(width=console.width if console.is_terminal else WIDTH).print(results_table(pl_module.last_evaluation, f"{name} results"))
+        Console(width=console.width if console.is_terminal else WIDTH).print(
+            results_table(pl_module.last_evaluation, f"{name} results")
+        )
         path = Path(trainer.log_dir or ".") / f"{name}_results.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(pl_module.last_evaluation, indent=2) + "\n", encoding="utf-8")

@@ -58,8 +58,8 @@ class RunReport(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """A validation after an iteration."""
-        if not trainer.sanity_checking:
-            self._evaluated(trainer, pl_module, trainer.current_epoch + (trainer.state.fn == "fit"))
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._evaluated(trainer, pl_module, trainer.current_epoch + 1)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """The iteration's line."""

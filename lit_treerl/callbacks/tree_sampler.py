@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import lightning as L
 
-from lit_treerl.envs.base import Environment
+from lit_treerl.envs.base import Environment, EnvironmentFailure
 from lit_treerl.policies import load_tokenizer, policy_path
 from lit_treerl.policy_module import LitPolicy, iteration_of
 from lit_treerl.rollout.batches import TaskBatch
 from lit_treerl.rollout.grower import RolloutLimits, TreeGrower
-from lit_treerl.rollout.stats import rollout_stats
+from lit_treerl.rollout.stats import first_error, rollout_stats
 from lit_treerl.rollout.tokens import Tokens
 from lit_treerl.sampling.auto import resolve_sampler
 from lit_treerl.sampling.base import Sampler
@@ -29,6 +30,21 @@ from lit_treerl.trees.tree import RolloutGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+def report_failures(groups: Sequence[RolloutGroup], failed: int, finished: int) -> None:
+    """Warn of branches lost to external trouble.
+
+    Raises:
+        EnvironmentFailure: where no episode at all came through.
+    """
+    if failed and not finished:
+        raise EnvironmentFailure(f"all {failed} episodes of an iteration failed, the first with: {first_error(groups)}")
+    if failed:
+        warnings.warn(
+            f"{failed} episodes failed and are left out of training, the first with: {first_error(groups)}",
+            stacklevel=2,
+        )
 
 
 @dataclass(frozen=True)
@@ -87,6 +103,11 @@ class TreeSampler(L.Callback):
         assert isinstance(pl_module, LitPolicy)
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         pl_module.temperature = self.rollout.temperature
+        if stage == "fit" and trainer.world_size > 1:
+            raise SettingsError(
+                "trainer.devices / trainer.num_nodes: training on several processes is not built yet; use 1 "
+                "(test, validate and predict may use more)"
+            )
         self._loaded = None  # a checkpoint may be loaded for this stage
         if self._tokens is not None:
             return
@@ -133,6 +154,7 @@ class TreeSampler(L.Callback):
             "time/sync": sync,
             "time/rollout": time.perf_counter() - start,
         }
+        report_failures(groups, int(self.stats["rollout/failed"]), int(self.stats["rollout/leaves"]))
         return groups
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -38,21 +38,28 @@ def unique_token_ratio(trees: Sequence[Tree]) -> float:
     return unique / raw if raw else 1.0
 
 
+def first_error(groups: Sequence[RolloutGroup]) -> str:
+    """What the first failed branch says of its failure; "" where none failed."""
+    errors = (info["error"] for group in groups for tree in group.trees for info in tree.info if "error" in info)
+    return next(errors, "")
+
+
 def rollout_stats(groups: Sequence[RolloutGroup], counters: SamplerCounters) -> dict[str, float]:
     """Numbers to log for one iteration, named as they are logged.
 
     ``rollout/leaves_per_chain`` is the number of leaves obtained for the sampled tokens of one average chain; an
-    average chain is the mean over the trees' first, unforced chains.
+    average chain is the mean over the trees' first, unforced chains. ``train/reward`` is NaN where every episode
+    failed.
     """
     trees = [tree for group in groups for tree in group.trees]
-    leaves = [(tree, leaf) for tree in trees for leaf in tree.leaves()]
+    leaves = [leaf for tree in trees for leaf in tree.leaves() if tree.status[leaf] is not Status.FAILED]
     chains = [(tree, leaf) for tree in trees if (leaf := seed_chain(tree)) is not None]
     sampled = sum(tree.sampled_tokens() for tree in trees)
     chain_tokens = fmean([path_tokens(tree, leaf) for tree, leaf in chains]) if chains else 0.0
     statuses = [status for tree in trees for status in tree.status]
     returns = [tree.leaf_return(leaf) for group in groups for tree, leaf in group.leaves()]
     return {
-        "train/reward": fmean(returns) if returns else 0.0,
+        "train/reward": fmean(returns) if returns else float("nan"),
         "rollout/leaves": len(leaves),
         "rollout/sampled_tokens": sampled,
         "rollout/prompt_tokens": counters.prompt_tokens,

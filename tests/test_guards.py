@@ -63,12 +63,12 @@ def test_an_iteration_without_any_episode_has_no_reward_and_stops_the_run():
     stats = rollout_stats([group], SamplerCounters())
     assert math.isnan(stats["train/reward"])
     assert (stats["rollout/leaves"], stats["rollout/failed"]) == (0, 1)
-    with pytest.raises(EnvironmentFailure, match="all 1 episodes of an iteration failed.*server down"):
+    with pytest.raises(EnvironmentFailure, match=r"all 1 episodes of an iteration failed.*server down"):
         report_failures([group], failed=1, finished=0)
 
 
 def test_some_failures_are_warned_of():
-    with pytest.warns(UserWarning, match="1 episodes failed and are left out of training.*server down"):
+    with pytest.warns(UserWarning, match=r"1 episodes failed and are left out of training.*server down"):
         report_failures([failed_group()], failed=1, finished=3)
     report_failures([], failed=0, finished=0)
 

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import VOCAB_SIZE, save_tiny_policy
-from tree_cases import group, random_tree
 
 from lit_treerl.algorithms.aggregation import leaf_weights
 from lit_treerl.algorithms.grpo import GRPO
@@ -13,6 +11,8 @@ from lit_treerl.algorithms.losses import LossConfig, policy_loss
 from lit_treerl.modeling.actor import Actor
 from lit_treerl.modeling.pack import Pack
 from lit_treerl.modeling.packing import build_packs, supervised_packs
+from tiny_models import VOCAB_SIZE, save_tiny_policy
+from tree_cases import group, random_tree
 
 LORA = {"r": 2, "lora_alpha": 4}
 

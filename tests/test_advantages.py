@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tree_cases import chain_tree, group, random_tree
 
 from lit_treerl.algorithms.advantages import (
     batch_scale,
@@ -21,6 +20,7 @@ from lit_treerl.algorithms.grpo import GRPO
 from lit_treerl.algorithms.rloo import RLOO
 from lit_treerl.algorithms.tree_grpo import TreeGRPO
 from lit_treerl.trees.tree import RolloutGroup, Status, Tree
+from tree_cases import chain_tree, group, random_tree
 
 ESTIMATORS = [
     GRPO,

@@ -3,13 +3,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tree_cases import group, random_tree
 
 from lit_treerl.algorithms.aggregation import leaf_weights
 from lit_treerl.algorithms.grpo import GRPO
 from lit_treerl.modeling.attention import check_backbone, forward_hidden, row_layout, row_mask, segment_ends
 from lit_treerl.modeling.pack import Pack
 from lit_treerl.modeling.packing import build_packs
+from tree_cases import group, random_tree
 
 
 def layout(segment_lengths: list[int], segment_parent: list[int]) -> Pack:

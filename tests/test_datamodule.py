@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from scripted import ScriptedSampler, ToyEnv, wandering
 
 from lit_treerl.callbacks.tree_sampler import TreeSampler
 from lit_treerl.data.datamodule import TreeRolloutDataModule, find_tree_sampler
@@ -13,6 +12,7 @@ from lit_treerl.data.sources import JSONLTasks, TaskSource
 from lit_treerl.module import LitTreeRL
 from lit_treerl.settings import SettingsError
 from lit_treerl.trees.task import Task
+from scripted import ScriptedSampler, ToyEnv, wandering
 
 
 class Listed(TaskSource):

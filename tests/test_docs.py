@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from doc_commands import ROOT, blocks, build, commands, enter, lit_treerl, run, small
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))

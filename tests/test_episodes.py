@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from scripted import ScriptedSampler, StateEnv, by_place, grow
 from test_rollout_tokens import TOKENS, Fixed
 
 from lit_treerl.data.episodes import JSONLEpisodes, encode_episode
@@ -14,6 +13,7 @@ from lit_treerl.rollout.episodes import EPISODE_NUMBERS, episode_numbers, episod
 from lit_treerl.trees.search import TreeSearch
 from lit_treerl.trees.task import Task
 from lit_treerl.trees.tree import ROOT, RolloutGroup, Status, Tree
+from scripted import ScriptedSampler, StateEnv, by_place, grow
 
 THINK = "<think>a</think>"
 SEARCH, ANSWER = f"{THINK}<search>b</search>", f"{THINK}<answer>x</answer>"

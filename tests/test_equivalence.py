@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from torch import Tensor
-from tree_cases import group, random_tree
 
 from lit_treerl.algorithms.aggregation import leaf_weights
 from lit_treerl.algorithms.base import Credit
@@ -19,6 +18,7 @@ from lit_treerl.modeling.pack import Pack
 from lit_treerl.modeling.packing import build_packs
 from lit_treerl.trees.task import Task
 from lit_treerl.trees.tree import RolloutGroup, Tree
+from tree_cases import group, random_tree
 
 VOCAB = 29
 TEMPERATURE = 0.8

@@ -7,9 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_models import save_tiny_policy
-from training import LR, fit, make_groups, make_module, weights
-from tree_cases import chain_tree, group
 
 from lit_treerl.algorithms.losses import LossConfig
 from lit_treerl.module import LitTreeRL
@@ -17,6 +14,9 @@ from lit_treerl.policy_module import OptimizerConfig
 from lit_treerl.schedules import ScheduleConfig
 from lit_treerl.trees.seeding import derive_seed
 from lit_treerl.updates import UpdateConfig
+from tiny_models import save_tiny_policy
+from training import LR, fit, make_groups, make_module, weights
+from tree_cases import chain_tree, group
 
 
 @pytest.fixture(scope="module")

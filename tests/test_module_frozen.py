@@ -7,14 +7,14 @@ import warnings
 import lightning as L
 import pytest
 import torch
-from tiny_models import save_tiny_policy
 from torch.utils.data import DataLoader
-from training import fit, make_groups, make_module, weights
 
 from lit_treerl.algorithms.losses import LossConfig
 from lit_treerl.policy_module import ActorConfig
 from lit_treerl.trees.tree import RolloutGroup
 from lit_treerl.updates import UpdateConfig
+from tiny_models import save_tiny_policy
+from training import fit, make_groups, make_module, weights
 
 LORA = {"r": 2, "lora_alpha": 8}
 

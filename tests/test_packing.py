@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tree_cases import group, random_tree
 
 from lit_treerl.algorithms.aggregation import leaf_weights
 from lit_treerl.algorithms.base import Credit
@@ -13,6 +12,7 @@ from lit_treerl.algorithms.grpo import GRPO
 from lit_treerl.modeling.pack import Pack
 from lit_treerl.modeling.packing import build_packs, supervised_packs
 from lit_treerl.trees.tree import RolloutGroup, Status, Tree
+from tree_cases import group, random_tree
 
 
 def tree_of(context: str, *nodes: tuple[int, list[int], list[int]], prompt: list[int], index: int = 0) -> Tree:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
 from doc_commands import ROOT, Command, build, commands, enter, lit_treerl, run, small
 
 README = ROOT / "README.md"

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from doc_commands import ROOT, Command, blocks, commands, enter, lit_treerl, run
-from tiny_models import save_tiny_policy
 
+from doc_commands import ROOT, Command, blocks, commands, enter, lit_treerl, run
 from lit_treerl.data.rows import task_from_row
 from lit_treerl.envs.search_qa import SearchQA
 from lit_treerl.retrieval.base import passage_from_row
 from lit_treerl.retrieval.http import HTTPRetriever
 from runs import built
+from tiny_models import save_tiny_policy
 
 PAGE = ROOT / "docs/real_data.md"
 SHARED = Path(os.environ.get("LIT_TREERL_SHARED_DATA") or ROOT.parent / "shared/data")

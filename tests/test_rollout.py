@@ -1,7 +1,6 @@
 """The rollout loop on a scripted policy: golden trees, forks, windows and limits of length."""
 
 import pytest
-from scripted import TASK, FixedDraw, ScriptedSampler, StateEnv, ToyEnv, by_place, encode, grow, wandering, word_tokens
 
 from lit_treerl.envs.base import Environment, StepResult
 from lit_treerl.envs.search_qa import SearchQA
@@ -12,6 +11,7 @@ from lit_treerl.sampling.base import SamplerCounters
 from lit_treerl.trees.search import TreeSearch
 from lit_treerl.trees.task import Task
 from lit_treerl.trees.tree import NO_PARENT, Status
+from scripted import TASK, FixedDraw, ScriptedSampler, StateEnv, ToyEnv, by_place, encode, grow, wandering, word_tokens
 
 SCRIPT = {
     (0, 0, 0): "a",

@@ -1,7 +1,6 @@
 """External trouble during rollouts: labelled, kept out of training, and never a reason for siblings to stop."""
 
 import pytest
-from scripted import TASK, FixedDraw, ScriptedSampler, StateEnv, ToyEnv, by_place, encode, grow
 
 from lit_treerl.envs.base import EnvironmentFailure, NonDeterministicEnvironment
 from lit_treerl.rollout.episodes import episode_numbers, episodes
@@ -10,6 +9,7 @@ from lit_treerl.sampling.base import SamplerCounters
 from lit_treerl.trees.search import TreeSearch
 from lit_treerl.trees.task import Task
 from lit_treerl.trees.tree import ROOT, Status
+from scripted import TASK, FixedDraw, ScriptedSampler, StateEnv, ToyEnv, by_place, encode, grow
 
 CHAIN = {(0, 0, 0): "a", (0, 0, 1): "b", (0, 0, 2): "answer x", (0, 1, 1): "c", (0, 1, 2): "answer x"}
 FORKED = FixedDraw(trees=1, expansions=1).drawing([1])

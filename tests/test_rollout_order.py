@@ -4,12 +4,12 @@ import random
 import threading
 
 import pytest
-from scripted import ScriptedSampler, StateEnv, ToyEnv, grow, wandering
 
 from lit_treerl.sampling.base import Completion
 from lit_treerl.trees.search import TreeSearch
 from lit_treerl.trees.seeding import derive_seed
 from lit_treerl.trees.task import Task
+from scripted import ScriptedSampler, StateEnv, ToyEnv, grow, wandering
 
 TASKS = [Task(str(i), "toy", "start", ("x",)) for i in range(5)]
 SEARCH = TreeSearch(trees=2, expansions=3, rounds=2)

@@ -4,13 +4,13 @@ import math
 import random
 
 import pytest
-from scripted import ScriptedSampler, StateEnv, by_place, grow
-from tree_cases import chain_tree, group
 
 from lit_treerl.rollout.stats import path_tokens, rollout_stats, seed_chain, total_tool_calls, unique_token_ratio
 from lit_treerl.sampling.base import SamplerCounters
 from lit_treerl.trees.search import TreeSearch
 from lit_treerl.trees.tree import ROOT, Status, Tree
+from scripted import ScriptedSampler, StateEnv, by_place, grow
+from tree_cases import chain_tree, group
 
 
 def add(tree: Tree, parent: int, tokens: int, observed: int = 0, *, natural: bool = True, **observation) -> int:

@@ -3,14 +3,14 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import ScriptedSampler, grow
-from tiny_models import SPECIAL, tiny_tokenizer
 
 from lit_treerl.envs.search_qa import SearchQA
 from lit_treerl.retrieval.base import Passage, Retriever
 from lit_treerl.rollout.tokens import Tokens
 from lit_treerl.trees.search import TreeSearch
 from lit_treerl.trees.task import Task
+from scripted import ScriptedSampler, grow
+from tiny_models import SPECIAL, tiny_tokenizer
 
 TOKENS = Tokens(tiny_tokenizer())
 SPECIAL_IDS = set(TOKENS.tokenizer.all_special_ids)

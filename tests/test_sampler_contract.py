@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny_models import save_tiny_policy
 
 from lit_treerl.sampling.base import Completion, Request, Sampler, SamplingParams
+from tiny_models import save_tiny_policy
 
 MAX_CONTEXT = 192
 MODELS = {"tied": ("qwen3", True), "untied": ("llama", False)}

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import save_tiny_policy, tiny_tokenizer
 
 from lit_treerl.sampling import auto
 from lit_treerl.sampling.checks import eos_token_ids
@@ -20,6 +19,7 @@ from lit_treerl.sampling.stop_strings import StopStrings
 from lit_treerl.sampling.transformers import TransformersSampler
 from lit_treerl.sampling.vllm import VLLMSampler
 from lit_treerl.sampling.weights import WeightNames
+from tiny_models import save_tiny_policy, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny_models import save_tiny_policy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lit_treerl.sampling.base import Completion, Request, SamplingParams
 from lit_treerl.sampling.transformers import TransformersSampler
+from tiny_models import save_tiny_policy
 
 BLOCK = 8
 

@@ -6,10 +6,10 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tree_cases import chain_tree, random_tree
 
 from lit_treerl.trees.search import TreeSearch, candidates, draw_by_entropy, draw_uniform
 from lit_treerl.trees.tree import Status, Tree
+from tree_cases import chain_tree, random_tree
 
 
 def grow_chain(tree: Tree, node: int, turns: int) -> None:

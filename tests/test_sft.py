@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from scripted import ScriptedSampler, ToyEnv, wandering
 from test_rollout_tokens import TOKENS
-from tiny_models import save_tiny_policy
-from training import fit, weights
 
 from lit_treerl.callbacks.tree_sampler import TreeSampler
 from lit_treerl.data.episodes import EpisodeDataModule, EpisodeSource, encode_episode
 from lit_treerl.settings import SettingsError
 from lit_treerl.sft import LitSFT
+from scripted import ScriptedSampler, ToyEnv, wandering
+from tiny_models import save_tiny_policy
+from training import fit, weights
 
 ROWS = [
     {

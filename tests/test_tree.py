@@ -5,10 +5,10 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tree_cases import chain_tree, group, random_tree
 
 from lit_treerl.trees.seeding import derive_seed
 from lit_treerl.trees.tree import NO_PARENT, Status, Tree
+from tree_cases import chain_tree, group, random_tree
 
 
 def golden(context: str = "growing") -> Tree:

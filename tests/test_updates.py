@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tree_cases import chain_tree, group
 
 from lit_treerl.algorithms.grpo import GRPO
 from lit_treerl.algorithms.losses import LossConfig
 from lit_treerl.update_stats import UpdateStats
 from lit_treerl.updates import UpdateConfig, mini_batches, plan_packs
+from tree_cases import chain_tree, group
 
 GROUPS = [group(chain_tree(0.0, 1.0, task_id=str(i)), task_id=str(i)) for i in range(5)]
 SILENT = group(chain_tree(1.0, 1.0, task_id="s"), task_id="s")

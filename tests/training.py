@@ -7,14 +7,14 @@ import warnings
 
 import lightning as L
 import torch
-from tiny_models import VOCAB_SIZE
 from torch.utils.data import DataLoader
-from tree_cases import group, random_tree
 
 from lit_treerl.algorithms.tree_grpo import TreeGRPO
 from lit_treerl.modeling.pack import Pack
 from lit_treerl.module import LitTreeRL
 from lit_treerl.trees.tree import RolloutGroup
+from tiny_models import VOCAB_SIZE
+from tree_cases import group, random_tree
 
 INTER = TreeGRPO(level="inter", normalisation="none")  # A = R - mean of the task's leaves
 LR = 2e-3

@@ -169,7 +169,7 @@ def test_ctrl_c_leaves_a_checkpoint_that_the_run_goes_on_from(unbroken, tmp_path
 @pytest.mark.slow
 def test_ctrl_c_within_the_first_updates_says_that_there_is_nothing_to_go_on_from(tmp_path):
     said, broken = interrupted(tmp_path, ["-c", STOPS.replace("PHASE", IN_FIRST_TRAINING)], "here")
-    assert "There is no checkpoint yet: start the run again." in said
+    assert "This run has no checkpoint yet: start it again as you did." in said
     assert not broken.last.exists()
     assert "Traceback" not in said
 

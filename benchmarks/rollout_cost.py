@@ -1,6 +1,6 @@
 """Wall time per sampled token of tree rollouts over chain rollouts, and leaves per chain against the closed form.
 
-    python benchmarks/rollout_cost.py [--policy embedded] [--tasks 32] [--max-batch 256] [--repeats 5] [--out FILE]
+    python benchmarks/rollout_cost.py [--sampler vllm] [--tasks 32] [--max-batch 256] [--repeats 5]
 
 Chains and trees are measured in turn, in one process, on the same tasks and with the same number of leaves; the ratio
 of each pair is taken and the median reported, because machines are noisy.
@@ -24,6 +24,7 @@ from lit_treerl.rollout.grower import RolloutLimits, TreeGrower
 from lit_treerl.rollout.stats import rollout_stats
 from lit_treerl.rollout.tokens import Tokens
 from lit_treerl.sampling.transformers import TransformersSampler
+from lit_treerl.sampling.vllm import VLLMSampler
 from lit_treerl.trees.search import TreeSearch
 
 LIMITS = RolloutLimits(max_new_tokens=16, max_context=512, max_observation_tokens=64)
@@ -64,6 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", default="embedded")
     parser.add_argument("--tasks", type=int, default=32)
+    parser.add_argument("--sampler", choices=("transformers", "vllm"), default="transformers")
     parser.add_argument("--max-batch", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
@@ -71,7 +73,10 @@ def main() -> None:
     torch.set_num_threads(1)
     env, tokens = embedded_env(), Tokens(load_tokenizer(args.policy))
     tasks = EmbeddedTasks("train", args.tasks, hops=(2, 3, 4, 5, 6)).load()
-    sampler = TransformersSampler(max_batch=args.max_batch)
+    if args.sampler == "vllm":
+        sampler = VLLMSampler(dtype="float32", max_num_seqs=args.max_batch)
+    else:
+        sampler = TransformersSampler(max_batch=args.max_batch)
     sampler.start(policy_path(args.policy), tokens.tokenizer, max_context=LIMITS.max_context)
     actor = Actor.from_pretrained(policy_path(args.policy))
     rows = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -24,6 +24,7 @@ class Beliefs:
         mean: [nodes] float64, the value tree's shrunken mean return-to-go of each node's state, this iteration's
             episodes included.
         trust: [nodes] float64 in [0, 1), the value tree's trust n / (n + k) in ``mean``.
+        count: [nodes] float64, the n of it: the decayed number of samples behind ``mean``.
         prior: the value tree's mean return of the task from EARLIER iterations; where it never met the task, of all
             tasks (nan where it has met none).
     """
@@ -32,6 +33,7 @@ class Beliefs:
     token_value: list[Tensor] | None = None
     mean: Tensor | None = None
     trust: Tensor | None = None
+    count: Tensor | None = None
     prior: float | None = None
 
 
@@ -63,7 +65,7 @@ class AdvantageEstimator(ABC):
 
     Attributes:
         uses_critic: needs ``Beliefs.value``.
-        uses_value_tree: needs ``Beliefs.mean``, ``trust`` and ``prior``.
+        uses_value_tree: needs ``Beliefs.mean``, ``trust``, ``count`` and ``prior``.
         token_level: needs ``Beliefs.token_value``.
     """
 
@@ -84,3 +86,10 @@ class AdvantageEstimator(ABC):
         Raises:
             ValueError: naming the task, where a return is not finite.
         """
+
+    def state_dict(self) -> dict[str, float]:
+        """What must outlive a restart, as plain floats; nothing for most estimators."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Take over what :meth:`state_dict` gave."""

@@ -9,7 +9,7 @@ from typing import get_args
 from torch import Tensor
 
 from lit_treerl.algorithms.advantages import Normalisation, Singletons, batch_scale, spread, tree_returns
-from lit_treerl.algorithms.base import AdvantageEstimator, Credit
+from lit_treerl.algorithms.base import AdvantageEstimator, Beliefs, Credit
 from lit_treerl.trees.tree import RolloutGroup
 
 
@@ -28,7 +28,9 @@ class LeafwiseEstimator(AdvantageEstimator):
         self.singletons: Singletons = singletons
         self.std_floor = std_floor
 
-    def __call__(self, groups: Sequence[RolloutGroup]) -> list[list[Credit]]:
+    def __call__(
+        self, groups: Sequence[RolloutGroup], beliefs: Sequence[Sequence[Beliefs]] | None = None
+    ) -> list[list[Credit]]:
         """Return one credit per tree; see :class:`AdvantageEstimator`."""
         advantages = [self.compare(tree_returns(group)) for group in groups]
         if self.normalisation == "batch":

@@ -1,13 +1,16 @@
 import copy
+import math
 import random
 from collections import Counter
 from fractions import Fraction
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_treerl.trees.search import TreeSearch, candidates, draw_by_entropy, draw_uniform
+from lit_treerl.trees.draws import candidates, draw_by_entropy, draw_uniform
+from lit_treerl.trees.search import Draw, TreeSearch
 from lit_treerl.trees.tree import Status, Tree
 from tree_cases import chain_tree, random_tree
 
@@ -64,6 +67,44 @@ def test_children_without_action_tokens_say_nothing_about_entropy():
     assert draw_by_entropy(tree, [0, 1, 2], 3) == [2, 1, 0]  # the root is now 1, not (1 + 0) / 2
 
 
+def test_golden_draw_where_the_critic_is_least_sure():
+    # v (1 - v) of the candidates: .09, .25, 0; what leaves are worth does not matter
+    search = TreeSearch(draw="critic")
+    assert search.draw_nodes(golden(), 5, random.Random(0), [0.1, 0.5, 1.0, 0.5, 0.5, math.nan]) == [1, 0, 2, 1, 0]
+    clipped = [-3.0, 7.0, 0.01, 0, 0, 0]  # nothing is surer than a value outside [0, 1]; ties by index
+    assert search.draw_nodes(golden(), 3, random.Random(0), clipped) == [2, 0, 1]
+    assert TreeSearch(draw="critic", include_root=False).draw_nodes(
+        golden(), 3, random.Random(0), [0.5, 0.2, 0.3, 0, 0, 0]
+    ) == [2, 1, 2]
+
+
+def test_golden_draw_where_critic_and_value_tree_differ_most():
+    # gaps .2, .7 (either sign), unknown
+    search = TreeSearch(draw="critic_gap")
+    values, means = [0.5, 0.1, 0.9, 0, 0, 0], [0.3, 0.8, math.nan, 1, 1, math.nan]
+    assert search.draw_nodes(golden(), 4, random.Random(0), values, means) == [1, 0, 2, 1]
+    assert search.draw_nodes(golden(), 2, random.Random(0), [-2.0, 9.0, 0, 0, 0, 0], [2.0, 7.0, 0, 0, 0, 0]) == [0, 1]
+
+
+def test_what_a_draw_needs_is_named():
+    needs = {draw: TreeSearch(draw=draw) for draw in get_args(Draw)}
+    assert [draw for draw, search in needs.items() if search.uses_values] == ["critic", "critic_gap"]
+    assert [draw for draw, search in needs.items() if search.uses_means] == ["critic_gap"]
+    rng, known = random.Random(0), [0.5] * 6
+    for draw, given_, message in (
+        ("critic", (), "search.draw 'critic' needs values of all 6 nodes of the tree, got none"),
+        ("critic", ([0.5] * 5,), "needs values of all 6 nodes of the tree, got 5"),
+        ("critic", ([math.nan, *known[1:]],), "needs finite values, node 0 has nan"),
+        ("critic_gap", (), "search.draw 'critic_gap' needs values"),
+        ("critic_gap", (known,), "search.draw 'critic_gap' needs means of all 6 nodes of the tree, got none"),
+        ("critic_gap", (known, known[:2]), "needs means of all 6 nodes of the tree, got 2"),
+        ("critic_gap", ([math.inf, *known[1:]], known), "needs finite values, node 0 has inf"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            needs[draw].draw_nodes(golden(), 2, rng, *given_)
+    assert needs["critic"].draw_nodes(golden(), 0, rng, known) == []
+
+
 def test_uniform_draw_with_replacement_has_the_published_distribution():
     rng = random.Random(7)
     pairs = Counter(tuple(TreeSearch().draw_nodes(golden(), 2, rng)) for _ in range(9000))
@@ -81,12 +122,14 @@ def test_without_replacement_every_candidate_comes_once_before_any_comes_twice(s
         assert len(set(lap)) == len(lap)
 
 
-@given(st.integers(0, 1000), st.sampled_from(["uniform", "entropy"]), st.booleans(), st.booleans())
+@given(st.integers(0, 1000), st.sampled_from(get_args(Draw)), st.booleans(), st.booleans())
 def test_draws_are_exact_in_number_reproducible_and_open(seed, draw, replacement, include_root):
-    tree = random_tree(random.Random(seed))
+    rng = random.Random(seed)
+    tree = random_tree(rng)
+    values, means = ([rng.choice([rng.uniform(-1, 2), 0.0]) for _ in range(len(tree))] for _ in range(2))
     search = TreeSearch(draw=draw, replacement=replacement, include_root=include_root)
-    drawn = search.draw_nodes(tree, 5, random.Random(seed))
-    assert drawn == search.draw_nodes(tree, 5, random.Random(seed))
+    drawn = search.draw_nodes(tree, 5, random.Random(seed), values, means)
+    assert drawn == search.draw_nodes(tree, 5, random.Random(seed), values, means)
     assert len(drawn) == 5
     assert set(drawn) <= set(candidates(tree))
 
@@ -171,7 +214,7 @@ def test_pruning_keeps_random_leaves_that_can_be_learned_from():
         ({"trees": 0}, "search.trees must be at least 1, got 0"),
         ({"expansions": -1}, "search.expansions must be at least 0"),
         ({"rounds": -1}, "search.rounds must be at least 0"),
-        ({"draw": "best"}, "search.draw must be 'uniform' or 'entropy', got 'best'"),
+        ({"draw": "best"}, "search.draw must be one of uniform, entropy, critic, critic_gap, got 'best'"),
         ({"keep_leaves": 0}, "search.keep_leaves must be null or in 1..3"),
         ({"keep_leaves": 4}, "3 .*leaves.*got 4"),
     ],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from lit_treerl.trees.tree import ROOT, Status, Tree
+from lit_treerl.trees.draws import candidates, draw_by_critic, draw_by_entropy, draw_by_gap, draw_uniform
+from lit_treerl.trees.tree import ROOT, Tree
 
-Draw = Literal["uniform", "entropy"]
+Draw = Literal["uniform", "entropy", "critic", "critic_gap"]
 
 
 @dataclass(frozen=True)
@@ -21,9 +24,11 @@ class TreeSearch:
         trees: M, independent chains a task starts with, each the seed of one tree.
         expansions: N, forks in each tree and round; 0 samples chains only.
         rounds: L; nodes of earlier rounds can be drawn in later ones.
-        draw: ``uniform``, as published, or ``entropy``: the nodes first whose next actions were least certain.
+        draw: ``uniform``, as published; ``entropy``: the nodes first whose next actions were least certain; beyond
+            the papers, ours, ``critic``: those first of which the critic is least sure, by v (1 - v), and
+            ``critic_gap``: those first where critic and value tree differ most.
         replacement: draw a node more than once in a round, as published; without, every candidate comes once
-            before any comes twice. ``entropy`` always goes round.
+            before any comes twice. Draws other than ``uniform`` always go round.
         include_root: the root can be drawn, which gives a fresh chain, as published. Without it the first
             action is never contrasted inside a tree.
         keep_leaves: random leaves of each tree that are learned from, all when null.
@@ -44,13 +49,23 @@ class TreeSearch:
         for name, least in (("trees", 1), ("expansions", 0), ("rounds", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"search.{name} must be at least {least}, got {getattr(self, name)}")
-        if self.draw not in ("uniform", "entropy"):
-            raise ValueError(f"search.draw must be 'uniform' or 'entropy', got {self.draw!r}")
+        if self.draw not in get_args(Draw):
+            raise ValueError(f"search.draw must be one of {', '.join(get_args(Draw))}, got {self.draw!r}")
         if self.keep_leaves is not None and not 1 <= self.keep_leaves <= self.leaves_per_tree:
             raise ValueError(
                 f"search.keep_leaves must be null or in 1..{self.leaves_per_tree} (rounds * expansions + 1 leaves "
                 f"grow in each tree), got {self.keep_leaves}"
             )
+
+    @property
+    def uses_values(self) -> bool:
+        """``draw_nodes`` needs the critic's values."""
+        return self.draw in ("critic", "critic_gap")
+
+    @property
+    def uses_means(self) -> bool:
+        """``draw_nodes`` needs the value tree's means."""
+        return self.draw == "critic_gap"
 
     @property
     def leaves_per_tree(self) -> int:
@@ -82,44 +97,48 @@ class TreeSearch:
         """Leaves obtained for the cost of one chain."""
         return self.leaves_per_task / self.expected_chains(mean_turns)
 
-    def draw_nodes(self, tree: Tree, n: int, rng: random.Random) -> list[int]:
-        """Nodes at which ``tree`` forks next, ``n`` of them; the root where nothing else can be drawn."""
+    def draw_nodes(
+        self,
+        tree: Tree,
+        n: int,
+        rng: random.Random,
+        values: Sequence[float] | None = None,
+        means: Sequence[float] | None = None,
+    ) -> list[int]:
+        """Nodes at which ``tree`` forks next, ``n`` of them; the root where nothing else can be drawn.
+
+        Args:
+            tree: that grows.
+            n: forks; every draw makes exactly that many.
+            rng: of the ``uniform`` draw.
+            values: [nodes of the tree] the critic's values of their states, where ``uses_values``.
+            means: [nodes of the tree] the value tree's mean returns, where ``uses_means``; nan where it has none.
+
+        Raises:
+            ValueError: where the draw needs values or means that are missing, of another number, or not finite.
+        """
         found = candidates(tree, include_root=self.include_root) or [ROOT]
         if self.draw == "entropy":
             return draw_by_entropy(tree, found, n)
+        if self.draw == "critic":
+            return draw_by_critic(found, n, self._known("values", values, tree, found))
+        if self.draw == "critic_gap":
+            known = self._known("values", values, tree, found)
+            return draw_by_gap(found, n, known, self._known("means", means, tree, []))
         return draw_uniform(found, n, rng, replacement=self.replacement)
+
+    def _known(self, name: str, given: Sequence[float] | None, tree: Tree, finite: Sequence[int]) -> Sequence[float]:
+        """``given``, once it is there, has an entry per node, and is finite at the nodes ``finite``."""
+        if given is None or len(given) != len(tree):
+            got = "none" if given is None else len(given)
+            raise ValueError(f"search.draw {self.draw!r} needs {name} of all {len(tree)} nodes of the tree, got {got}")
+        for node in finite:
+            if not math.isfinite(given[node]):
+                raise ValueError(f"search.draw {self.draw!r} needs finite {name}, node {node} has {given[node]}")
+        return given
 
     def prune(self, tree: Tree, rng: random.Random) -> None:
         """Keep ``keep_leaves`` random leaves of a grown tree: sets ``tree.kept_leaves`` where leaves go."""
         leaves = tree.training_leaves()
         if self.keep_leaves is not None and len(leaves) > self.keep_leaves:
             tree.kept_leaves = sorted(rng.sample(leaves, self.keep_leaves))
-
-
-def candidates(tree: Tree, *, include_root: bool = True) -> list[int]:
-    """The root and every node that has a child, by index; never one whose episode is over or failed."""
-    inner = set(tree.parent) | {ROOT}
-    first = ROOT if include_root else ROOT + 1
-    return [node for node in range(first, len(tree)) if node in inner and tree.status[node] is Status.OPEN]
-
-
-def draw_uniform(nodes: list[int], n: int, rng: random.Random, *, replacement: bool = True) -> list[int]:
-    """``n`` of ``nodes``, uniformly; without replacement a new shuffle begins when all have been drawn."""
-    if replacement:
-        return [rng.choice(nodes) for _ in range(n)]
-    drawn: list[int] = []
-    while len(drawn) < n:
-        drawn += rng.sample(nodes, min(len(nodes), n - len(drawn)))
-    return drawn
-
-
-def draw_by_entropy(tree: Tree, nodes: list[int], n: int) -> list[int]:
-    """``n`` of ``nodes``, those first whose children's mean action entropy is highest, ties by index, going round."""
-    children = tree.children()
-
-    def uncertainty(node: int) -> float:
-        entropies = [tree.mean_action_entropy(child) for child in children[node] if tree.logprobs[child]]
-        return sum(entropies) / len(entropies) if entropies else 0.0
-
-    ranked = sorted(nodes, key=lambda node: (-uncertainty(node), node))
-    return [ranked[i % len(ranked)] for i in range(n)]

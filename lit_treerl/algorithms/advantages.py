@@ -88,9 +88,27 @@ def spread(tree: Tree, advantages: Tensor) -> Credit:
     return Credit(leaves, credit)
 
 
+def counted_nodes(tree: Tree) -> list[bool]:
+    """Whether each node lies on a training leaf's path; the others (failed or pruned) teach nothing."""
+    on_path = {node for leaf in tree.training_leaves() for node in tree.path(leaf)}
+    return [node in on_path for node in range(len(tree))]
+
+
+def spread_nodes(tree: Tree, advantages: Tensor, token_advantages: list[Tensor] | None = None) -> Credit:
+    """Credit that gives every leaf below a node the node's own advantage [nodes], and its tokens their own."""
+    leaves = tree.training_leaves()
+    credit = torch.zeros(len(tree), len(leaves), dtype=torch.float64)
+    for column, leaf in enumerate(leaves):
+        path = [node for node in tree.path(leaf) if node != ROOT]
+        credit[path, column] = advantages[path]
+    return Credit(leaves, credit, token_advantages)
+
+
 def is_zero_signal(credits: Sequence[Credit]) -> bool:
     """Whether one group has leaves, and all of its advantages are exactly 0."""
-    return any(credit.leaves for credit in credits) and not any(bool(credit.advantage.any()) for credit in credits)
+    return any(credit.leaves for credit in credits) and not any(
+        bool(some.any()) for credit in credits for some in (credit.advantage, *(credit.token_advantage or ()))
+    )
 
 
 def zero_signal(credits: Sequence[Sequence[Credit]]) -> int:

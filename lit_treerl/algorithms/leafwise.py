@@ -32,14 +32,18 @@ class LeafwiseEstimator(AdvantageEstimator):
         self, groups: Sequence[RolloutGroup], beliefs: Sequence[Sequence[Beliefs]] | None = None
     ) -> list[list[Credit]]:
         """Return one credit per tree; see :class:`AdvantageEstimator`."""
-        advantages = [self.compare(tree_returns(group)) for group in groups]
-        if self.normalisation == "batch":
-            scale = batch_scale([tree for group in advantages for tree in group], self.std_floor)
-            advantages = [[tree / scale for tree in group] for group in advantages]
+        advantages = self.scaled([self.compare(tree_returns(group)) for group in groups])
         return [
             [spread(tree, values) for tree, values in zip(group.trees, trees, strict=True)]
             for group, trees in zip(groups, advantages, strict=True)
         ]
+
+    def scaled(self, advantages: list[list[Tensor]]) -> list[list[Tensor]]:
+        """The iteration's advantages with the ``batch`` normalisation, where that is chosen."""
+        if self.normalisation != "batch":
+            return advantages
+        scale = batch_scale([tree for group in advantages for tree in group], self.std_floor)
+        return [[tree / scale for tree in group] for group in advantages]
 
     @property
     def divides_by_std(self) -> bool:

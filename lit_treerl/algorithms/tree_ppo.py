@@ -1,0 +1,75 @@
+"""TreePPO, a reconstruction: PPO on trees whose critic learns from the value tree as well as from returns."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lit_treerl.algorithms.beliefs import finite
+from lit_treerl.algorithms.ppo import PPO, Estimate, GAELevel, PPONormalisation
+
+
+class TreePPO(PPO):
+    """Tree GAE along edges; critic targets mix the value tree's means with lambda returns.
+
+    OUR RECONSTRUCTION: of TreePPO only the abstract is public. Known from it: trajectories that share action prefixes
+    are organised in an Action-Prefix Value Tree (APVT), the terminal rewards of a prefix's continuations are averaged
+    as the empirical value target of that state, the APVT supervises critic warm-up, and on-policy rollouts go on
+    extending it. How target and return are combined in the policy phase, the weights and the advantages are ours.
+
+    With a_u the trust in the value tree's mean y(u), and n_u the decayed samples behind it,
+
+    - target(u) = a_u y(u) + (1 - a_u) G(u), G the lambda return;
+    - weight(u) = min(1, sqrt(n_u / n0)); each node counts once.
+
+    The value tree holds undiscounted returns: with ``discount`` below 1 the two parts differ in meaning by as much.
+    Token-level targets are lambda returns alone: the value tree knows states before actions only.
+
+    Args:
+        level: ``turn``: one step is a whole action; ``token``: one step is an action token.
+        discount: of future rewards, per step.
+        gae_lambda: 0 trusts the critic's next value alone, 1 the sampled return alone.
+        normalisation: ``batch`` divides by the standard deviation over the iteration's action tokens, each counted
+            once; ``none`` does not.
+        std_floor: least divisor of ``batch``.
+        centre: ``batch`` also subtracts the mean over those tokens; else the divisor is their root mean square.
+        mixture: False is the ablation without the value tree: lambda returns as targets, of weight 1, as in PPO.
+        weight_saturation: n0, samples from which on a target has full weight.
+
+    Raises:
+        ValueError: where a setting is out of range.
+    """
+
+    def __init__(
+        self,
+        level: GAELevel = "turn",
+        discount: float = 1.0,
+        gae_lambda: float = 0.95,
+        normalisation: PPONormalisation = "batch",
+        std_floor: float = 1e-3,
+        centre: bool = True,
+        mixture: bool = True,
+        weight_saturation: float = 4.0,
+    ) -> None:
+        super().__init__(level, discount, gae_lambda, normalisation, std_floor, centre)
+        if not weight_saturation > 0:
+            raise ValueError(f"weight_saturation must be above 0, got {weight_saturation}")
+        self.uses_value_tree = mixture
+        self.weight_saturation = weight_saturation
+
+    def needs(self) -> list[str]:
+        """Fields of :class:`Beliefs` that must be there."""
+        return super().needs() + (["mean", "trust", "count"] if self.uses_value_tree else [])
+
+    def targets(self, estimate: Estimate) -> tuple[Tensor, Tensor]:
+        """Targets [nodes] of the critic and their weights [nodes]; nan and 0 where there is nothing to learn."""
+        if not self.uses_value_tree:
+            return super().targets(estimate)
+        beliefs, learns = estimate.beliefs, ~estimate.target.isnan()
+        trust = finite(beliefs.trust, estimate.tree, learns, "the value tree's trust")
+        count = finite(beliefs.count, estimate.tree, learns, "the value tree's count")
+        mean = finite(beliefs.mean, estimate.tree, learns & (trust != 0), "the value tree's mean")
+        mixed = torch.where(trust == 0, estimate.target, trust * mean + (1 - trust) * estimate.target)
+        weight = (count.clamp(min=0.0) / self.weight_saturation).sqrt().clamp(max=1.0)
+        nothing = torch.full_like(mixed, float("nan"))
+        return torch.where(learns, mixed, nothing), torch.where(learns, weight, torch.zeros_like(weight))

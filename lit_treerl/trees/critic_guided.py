@@ -20,11 +20,12 @@ class CriticGuidedBudget(Budget):
     """Shares trees out by the spread of the return that critic and value tree predict: a reconstruction of TreePPO's.
 
     Only the abstract of TreePPO is public: the critic's estimate of a task's difficulty allocates the rollouts, more
-    of them to moderately difficult tasks. The formulas are ours. A task's weight is sqrt(p (1 - p)) + epsilon with p
-    of :func:`~lit_treerl.trees.difficulty.predicted_success`; every task has the floor, ``uniform_share`` of the rest
-    stays uniform, and the others follow the weights up to the cap, in whole trees of exactly the given total. A task
-    of which nothing is known takes the mean weight of those known. Where the value tree knows a task and there is no
-    critic to ask, the mean return of all the iteration's known episodes stands in for the critic's value.
+    of them to moderately difficult tasks. The formulas are ours. A task's weight is its spread, sqrt(p (1 - p)) with p
+    of :func:`~lit_treerl.trees.difficulty.predicted_success`, to the power ``sharpness``, + epsilon. Every task has
+    the floor, ``uniform_share`` of the rest stays uniform, and the others follow the weights up to the cap, in whole
+    trees of exactly the given total. A task of which nothing is known takes the mean weight of those known. Where the
+    value tree knows a task and there is no critic to ask, the mean return of all the iteration's known episodes
+    stands in for the critic's value.
 
     The allocation is uniform (and ``predicted`` None) while
 
@@ -37,10 +38,10 @@ class CriticGuidedBudget(Budget):
     does not matter and no task wins every tie. Between two tasks of the same id and weight the earlier one wins.
 
     ``unit: tokens`` keeps the expected sampled tokens of the uniform allocation, ``trees_per_task`` times the sum of
-    the tasks' expected tokens, instead of the number of trees, and takes sqrt(p (1 - p) / tokens) for the weight, the
-    allocation of least variance under unequal costs (Cochran, Sampling Techniques, section 5.5). It never goes above
-    the limit, and what is left pays for no further tree below the cap. Expected tokens that are unknown are taken to
-    be the mean of the known ones; forks multiply all tasks' tokens alike and need not be counted.
+    the tasks' expected tokens, instead of the number of trees, and divides the weight by sqrt(tokens), as the
+    allocation of least variance under unequal costs does (Cochran, Sampling Techniques, section 5.5). It never goes
+    above the limit, and what is left pays for no further tree below the cap. Expected tokens that are unknown are
+    taken to be the mean of the known ones; forks multiply all tasks' tokens alike and need not be counted.
 
     Args:
         least: trees that every task gets; at most ``search.trees``.
@@ -48,6 +49,8 @@ class CriticGuidedBudget(Budget):
         uniform_share: share of what is above the floor that is shared out evenly, for exploration.
         prior_weight: k, episodes that the critic's value counts for beside those of the value tree.
         epsilon: added to every spread, so that no task is certain for good.
+        sharpness: 1 gives the least total variance of the tasks' means. sqrt(p (1 - p)) is flat in the middle,
+            though, 0.4 at p = 0.2 and 0.5 at the top; 2, p (1 - p), and more widen the range.
         spread: ``bernoulli``, sqrt(p (1 - p)), for rewards that are all or nothing, or ``variance``, from the value
             tree's variance of the return.
         unit: what the budget counts, ``rollouts`` or expected ``tokens``.
@@ -69,12 +72,13 @@ class CriticGuidedBudget(Budget):
         uniform_share: float = 0.15,
         prior_weight: float = 2.0,
         epsilon: float = 0.02,
+        sharpness: float = 1.0,
         spread: Spread = "bernoulli",
         unit: Literal["rollouts", "tokens"] = "rollouts",
         reward_range: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         self.least, self.most, self.uniform_share = least, most, uniform_share
-        self.prior_weight, self.epsilon = prior_weight, epsilon
+        self.prior_weight, self.epsilon, self.sharpness = prior_weight, epsilon, sharpness
         self.spread: Spread = spread
         self.unit, self.reward_range = unit, reward_range
         self.predicted: list[float] | None = None
@@ -114,15 +118,15 @@ class CriticGuidedBudget(Budget):
         return None if all(p is None for p in found) else [math.nan if p is None else p for p in found]
 
     def _weights(self, beliefs: Sequence[TaskBelief], predicted: Sequence[float]) -> list[float]:
-        """Spread + epsilon of each task, the mean of the known ones where p is nan."""
-        known = [
-            None
-            if math.isnan(p)
-            else return_spread(belief, p, self.prior_weight, self.reward_range, self.spread) + self.epsilon
-            for belief, p in zip(beliefs, predicted, strict=True)
-        ]
-        mean = fmean(weight for weight in known if weight is not None)
-        return [mean if weight is None else weight for weight in known]
+        """Spread ** sharpness + epsilon of each task, the mean of the known ones where p is nan."""
+
+        def weight(belief: TaskBelief, p: float) -> float:
+            spread = return_spread(belief, p, self.prior_weight, self.reward_range, self.spread)
+            return spread**self.sharpness + self.epsilon
+
+        known = [None if math.isnan(p) else weight(belief, p) for belief, p in zip(beliefs, predicted, strict=True)]
+        mean = fmean(found for found in known if found is not None)
+        return [mean if found is None else found for found in known]
 
     def _mixed(self, weights: Sequence[float]) -> list[float]:
         """Shares of the weights, mixed with the uniform share."""
@@ -138,6 +142,7 @@ class CriticGuidedBudget(Budget):
             ("uniform_share", 0 <= self.uniform_share <= 1, "in [0, 1]"),
             ("prior_weight", 0 <= self.prior_weight < math.inf, "at least 0"),
             ("epsilon", 0 <= self.epsilon < math.inf, "at least 0"),
+            ("sharpness", 0 < self.sharpness < math.inf, "above 0"),
             ("spread", self.spread in ("bernoulli", "variance"), "'bernoulli' or 'variance'"),
             ("unit", self.unit in ("rollouts", "tokens"), "'rollouts' or 'tokens'"),
             ("reward_range", -math.inf < low < high < math.inf, "two finite numbers, failure below success"),

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lit_treerl.algorithms.aggregation import leaf_weights
 from lit_treerl.algorithms.base import Credit
 from lit_treerl.algorithms.losses import LossConfig
+from lit_treerl.algorithms.node_weights import node_weights
 from lit_treerl.modeling.pack import Pack
 from lit_treerl.modeling.packing import build_packs
 from lit_treerl.trees.tree import RolloutGroup
@@ -25,6 +25,8 @@ class UpdateConfig:
         aggregation: how token losses are averaged: over all leaves' tokens (``token_mean``), over leaves of their
             own token mean (``sequence_mean``, the paper's), or over leaves of the sum over ``fixed_length``.
         fixed_length: the constant of ``fixed_length``, in tokens.
+        token_count: a token that several leaves share counts once for each of them (``per_leaf``, as where every
+            trajectory is trained apart), or like any other token, with the mean of their advantages (``once``).
         zero_signal_groups: ``keep`` counts tasks without any advantage in the average, ``drop`` leaves them out.
         max_tokens_per_pack: most unique tokens in one forward pass.
     """
@@ -33,6 +35,7 @@ class UpdateConfig:
     inner_epochs: int = 1
     aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = "token_mean"
     fixed_length: int | None = None
+    token_count: Literal["per_leaf", "once"] = "per_leaf"
     zero_signal_groups: Literal["keep", "drop"] = "keep"
     max_tokens_per_pack: int = 8192
 
@@ -58,11 +61,12 @@ def plan_packs(
         rng.shuffle(order)
         for batch in mini_batches(order, config.mini_batches):
             some, some_credits = [groups[i] for i in batch], [credits[i] for i in batch]
-            weights = leaf_weights(
+            weights = node_weights(
                 some,
                 some_credits,
                 config.aggregation,
                 fixed_length=config.fixed_length,
+                count=config.token_count,
                 zero_signal_groups=config.zero_signal_groups,
             )
             packs += build_packs(

@@ -149,7 +149,8 @@ def test_a_single_branch_larger_than_a_pack_goes_alone_with_a_warning():
 
 def test_leaves_and_weights_must_match():
     tree = chains(1, 1, [1])[0]
-    with pytest.raises(ValueError, match="1 leaves but 2 leaf weights"):
+    message = r"task 't', tree 0: weights of shape \(2,\) for 2 nodes and 1 leaves; right are \(1,\) and \(2, 1\)"
+    with pytest.raises(ValueError, match=message):
         packs_of([tree], [credit(tree, 1)], [[1, 1]])
 
 

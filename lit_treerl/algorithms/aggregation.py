@@ -32,7 +32,7 @@ def step_total(
 
     Over several processes, sum their totals and hand the sum to :func:`leaf_weights`.
     """
-    kept = _kept_leaves(groups, credits, zero_signal_groups)
+    kept = kept_leaves(groups, credits, zero_signal_groups)
     return sum(action_length(*leaf) for leaf in kept) if mode == "token_mean" else len(kept)
 
 
@@ -89,9 +89,10 @@ def leaf_weights(
     return out
 
 
-def _kept_leaves(
+def kept_leaves(
     groups: Sequence[RolloutGroup], credits: Sequence[Sequence[Credit]], zero_signal_groups: ZeroSignal
 ) -> list[tuple[Tree, int]]:
+    """(tree, leaf) of every leaf that the step's divisor counts."""
     return [
         (tree, leaf)
         for group, group_credits in zip(groups, credits, strict=True)

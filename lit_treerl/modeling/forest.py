@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from lit_treerl.modeling.node_sums import NodeSums, PerToken, has_signal, node_sums
 from lit_treerl.trees.tree import ROOT, RolloutGroup, Tree
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ class Run:
         ids: its tokens, the action's first.
         action_len: how many of them the policy sampled.
         logprobs: the sampler's log-prob of each action token.
-        positive: summed weight * max(advantage, 0) of the leaves below, for each action token.
+        positive: summed weight * max(advantage, 0) of the leaves below, for each action token, or one number for all.
         negative: summed weight * min(advantage, 0), likewise.
-        weight: summed weight, likewise.
+        weight: summed weight, of each action token.
         context_weight: weight of each other token (supervised training only).
         children: runs that continue it.
     """
@@ -32,8 +33,8 @@ class Run:
     ids: list[int]
     action_len: int = 0
     logprobs: list[float] = field(default_factory=list)
-    positive: float = 0.0
-    negative: float = 0.0
+    positive: PerToken = 0.0
+    negative: PerToken = 0.0
     weight: float = 0.0
     context_weight: float = 0.0
     children: list[Run] = field(default_factory=list)
@@ -60,21 +61,20 @@ def plant(
     Args:
         group: the task's trees.
         credits: one per tree.
-        weights: leaf weights, one [L] per tree.
+        weights: one per tree, of each leaf [L], or of each node as seen from each leaf [nodes, L].
         skip_zero: also leave out leaves whose advantages are all 0.
 
     Raises:
-        ValueError: where a context holds no token, or the leaves and their weights do not match.
+        ValueError: where a context holds no token, or credit and weights do not fit the tree.
     """
     roots: dict[tuple[int, ...], Run] = {}
     for tree, credit, weight in zip(group.trees, credits, weights, strict=True):
-        if len(credit.leaves) != len(weight):
-            raise ValueError(f"task {group.task.id!r}: {len(credit.leaves)} leaves but {len(weight)} leaf weights")
-        kept = weight != 0
+        sums = node_sums(tree, credit, weight)
+        kept = (weight if weight.dim() == 2 else weight[None]).any(dim=0)
         if skip_zero:
-            kept = kept & credit.advantage.any(dim=0)
+            kept = kept & has_signal(tree, credit)
         leaves = [leaf for leaf, keep in zip(credit.leaves, kept.tolist(), strict=True) if keep]
-        _plant_tree(roots, tree, _node_sums(tree, credit, weight), leaves)
+        _plant_tree(roots, tree, sums, leaves)
     return list(roots.values())
 
 
@@ -93,25 +93,12 @@ def split(root: Run, max_tokens: int) -> list[Run]:
     return parts
 
 
-def _node_sums(tree: Tree, credit: Credit, weight: Tensor) -> tuple[list[float], list[float], list[float]]:
-    """Positive, negative and total weight of every node."""
-    weighted = credit.advantage * weight
-    total = [0.0] * len(tree)
-    for leaf, value in zip(credit.leaves, weight.tolist(), strict=True):
-        for node in tree.path(leaf):
-            total[node] += value
-    return weighted.clamp(min=0).sum(1).tolist(), weighted.clamp(max=0).sum(1).tolist(), total
-
-
-def _plant_tree(
-    roots: dict[tuple[int, ...], Run], tree: Tree, sums: tuple[list[float], ...], leaves: Sequence[int]
-) -> None:
+def _plant_tree(roots: dict[tuple[int, ...], Run], tree: Tree, sums: NodeSums, leaves: Sequence[int]) -> None:
     def context(node: int, ids: list[int]) -> Run:
         if not ids:
             raise ValueError(f"task {tree.task_id!r}, tree {tree.index}: the context after node {node} has no tokens")
         return roots.setdefault(tuple(ids), Run(list(ids)))
 
-    positive, negative, total = sums
     needed = sorted({node for leaf in leaves for node in tree.path(leaf)})
     inner = {tree.parent[node] for node in needed}
     after: dict[int, Run] = {}  # the run that a node's children continue
@@ -122,6 +109,6 @@ def _plant_tree(
             continue
         whole = node in inner and tree.context == "growing"
         run = Run(ids if whole else ids[:action_len], action_len, tree.logprobs[node])
-        run.positive, run.negative, run.weight = positive[node], negative[node], total[node]
+        run.positive, run.negative, run.weight = sums.positive[node], sums.negative[node], sums.weight[node]
         after[tree.parent[node]].children.append(run)
         after[node] = context(node, ids[action_len:]) if node in inner and not whole else run

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lit_treerl.modeling.forest import Run, plant, split
+from lit_treerl.modeling.node_sums import per_token
 from lit_treerl.modeling.pack import Pack
 from lit_treerl.trees.tree import RolloutGroup
 
@@ -38,13 +39,13 @@ def build_packs(
     Args:
         groups: the step's groups.
         credits: their credit, nested as groups and trees.
-        weights: their leaf weights, nested likewise, each [L].
+        weights: their weights, nested likewise: each [L], of leaves, or [nodes, L], of nodes as seen from leaves.
         max_tokens: unique tokens of a pack; a tree that alone has more gets a pack of its own, with a warning.
         skip_zero: leave out leaves whose advantages are all 0, which is exact without KL and entropy terms.
         dtype: of the log-probs and weights.
 
     Raises:
-        ValueError: where ``max_tokens`` is below 1 or a context holds no token.
+        ValueError: where ``max_tokens`` is below 1, a context holds no token, or credit and weights do not fit.
     """
     roots = []
     for group, group_credits, group_weights in zip(groups, credits, weights, strict=True):
@@ -145,7 +146,8 @@ class _Layout:
         self.segment_parent.append(segment)
         self.action += [True] * run.action_len + [False] * rest
         self.logprobs += [*run.logprobs, *[0.0] * rest]
-        self.sums += [(run.positive, run.negative, run.weight)] * run.action_len
+        positive, negative = (per_token(some, run.action_len) for some in (run.positive, run.negative))
+        self.sums += zip(positive, negative, [run.weight] * run.action_len, strict=True)
         self.sums += [(run.context_weight, 0.0, run.context_weight)] * rest
 
     def pack(self, dtype: torch.dtype) -> Pack:

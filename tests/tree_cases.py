@@ -48,3 +48,26 @@ def random_tree(
     for leaf in tree.leaves():
         tree.status[leaf] = Status.FAILED if rng.random() < failures else Status.TERMINAL
     return tree
+
+
+def act(
+    tree: Tree, parent: int, key: str, reward: float = 0.0, status: Status = Status.OPEN, *, natural: bool = True
+) -> int:
+    """Add a node below ``parent`` whose executed action is ``key``; returns it."""
+    node = tree.add_action(parent, [3], [-1.0], 0, natural=natural)
+    tree.observe(node, action_key=key, reward=reward, status=status)
+    return node
+
+
+def keyed_groups(seed: int, tasks: int = 3, *, keys: str = "aAb ", failures: float = 0.25) -> list[RolloutGroup]:
+    """Random groups whose actions' keys are drawn from ``keys``, so that prefixes meet; a blank is an INVALID one."""
+    rng = random.Random(seed)
+    groups = []
+    for task in rng.choices(range(tasks), k=rng.randint(1, 3)):
+        trees = [
+            random_tree(rng, index=i, nodes=rng.randint(0, 8), failures=failures) for i in range(rng.randint(1, 3))
+        ]
+        for tree in trees:
+            tree.action_key = ["", *rng.choices(keys, k=len(tree) - 1)]
+        groups.append(RolloutGroup(Task(f"id{rng.random()}", "test", f"question {task}"), trees))
+    return groups

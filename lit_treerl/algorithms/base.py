@@ -49,7 +49,8 @@ class Credit:
             ``advantage`` then holds their mean.
         target: [nodes] float64, what the critic should say of each node's state; nan where it has nothing to learn.
         target_weight: [nodes] float64, how much each of them counts; 0 with a nan.
-        token_target: per node, float64 [max(action_len - 1, 0)], targets of ``Beliefs.token_value``.
+        token_target: per node, float64 [max(action_len - 1, 0)], targets of ``Beliefs.token_value``, of weight 1; nan
+            where there is nothing to learn.
     """
 
     leaves: list[int]

@@ -276,3 +276,18 @@ def test_merging_holds_the_bound_and_refuses_itself():
         one.merge(one)
     with pytest.raises(ValueError, match=r"discount is 0\.9, but the stored tree was built with 1\.0"):
         ValueTree(discount=0.9).merge(one)
+
+
+def test_episodes_deeper_than_the_call_stack():
+    turns, values = 3000, ValueTree(max_nodes=5000)
+    long = path(*(f"step {i}" for i in range(turns)), reward=0.5)
+    values.add([long], version=torch.tensor(0).numpy()[()])  # a version counted by numpy is stored as a plain number
+    values.load_state_dict(through_file(values.state_dict()))
+    values.merge(values.state_dict())
+    assert len(values) == turns + 1
+    assert values.task_value(task("t")) == TaskValue(2.0, 0.5, 0.0)
+    assert values.leave_one_out(long, 0, turns, prior=0.0)[-2] == pytest.approx(0.5 * (1 - (2 / 3) ** turns))
+    values.max_nodes = 10
+    values.add([path("other", name="a")], 1)
+    assert len(values) == 9
+    assert values.task_value(task("t")) == TaskValue(2 * 2**-0.125, 0.5, 0.0)

@@ -50,7 +50,9 @@ class ValueTree:
 
     Forks below c are samples at or below c and never change w_c, so forced forks do not bias V(u), as the plain mean
     over leaves would be. An episode that ends at c has nothing to come and counts in p_c; V(c) is the value of the
-    states in which the policy goes on to act. Rewards at the arena's root are no action's and are left out.
+    states in which the policy goes on to act. Rewards at the arena's root are no action's and are left out. States
+    that differ in what the key leaves out, such as thoughts, are pooled: one at which the search forks weighs more
+    among those of its own prefix, though not above.
 
     Counted are the nodes on paths to leaves that did not fail. Truncated leaves count with their true reward, leaves
     that pruning left out do too (their rewards are real), and so does a leaf still open, as an end.
@@ -98,14 +100,15 @@ class ValueTree:
         Raises:
             ValueError: naming the task, where a reward is not finite; nothing is added then.
         """
-        trees = [(group.task, task_key(group.task), tree) for group in groups for tree in group.trees]
+        keys = [task_key(group.task) for group in groups]
+        trees = [(group.task, key, tree) for group, key in zip(groups, keys, strict=True) for tree in group.trees]
         counts = [counted_leaves(tree) for _, _, tree in trees]
         for (task, _, tree), below in zip(trees, counts, strict=True):
             check_rewards(task, tree, below)
         growth = Growth(self._roots, self._rules)
         for (_, key, tree), below in zip(trees, counts, strict=True):
-            growth.add(key, tree, below, version)
-        self._grown(growth, version)
+            growth.add(key, tree, below, int(version))
+        self._grown(growth, int(version))
 
     def merge(self, other: ValueTree | Mapping[str, Any]) -> None:
         """Add what another tree (or its :meth:`state_dict`) was given: for trees of different episodes, as on ranks.
@@ -156,8 +159,8 @@ class ValueTree:
         """y of the nodes on the path to ``leaf``, as if its episode had not been added; for baselines.
 
         Taken out are the episode's own samples: the edges of its path that lead to no other counted leaf of the tree.
-        Shared edges stay, they belong to other episodes too. This equals a tree that was built without the episode
-        (but for prefixes that did not fit into ``max_nodes`` right after they were added).
+        Shared edges stay, they belong to other episodes too. This equals a tree that was built without the episode,
+        as far as float64 tells a rest from the sum, and but for prefixes that at once did not fit ``max_nodes``.
 
         Args:
             group: a group that the last :meth:`add` was given.

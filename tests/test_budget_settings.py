@@ -54,6 +54,6 @@ def test_the_command_line_builds_it():
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Budget, "budget")
     args = ["--budget=CriticGuidedBudget", "--budget.least=2", "--budget.unit=tokens", "--budget.reward_range=[-1,1]"]
-    budget = parser.instantiate_classes(parser.parse_args(args)).budget
+    budget = parser.instantiate(parser.parse_args(args)).budget
     assert isinstance(budget, CriticGuidedBudget)
     assert (budget.least, budget.unit, budget.reward_range, budget.most) == (2, "tokens", (-1.0, 1.0), 4.0)

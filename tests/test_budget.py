@@ -61,6 +61,9 @@ def test_hand_computed_allocation():
     # sharpness 2 of weights .25, .16, .09, 0: 6, 3.84, 2.16
     sharp = CriticGuidedBudget(uniform_share=0, epsilon=0, sharpness=2)
     assert sharp.allocate(named(4), 4, valued([0.5, 0.2, 0.9, 1.0])) == [7, 5, 3, 1]
+    # the weight of p = 1/2 stays 1/2, so that epsilon keeps its meaning: 6 above the floor as .6 to .1
+    even = CriticGuidedBudget(uniform_share=0, epsilon=0.1, sharpness=8)
+    assert even.allocate(named(2), 4, valued([0.5, 0.0])) == [6, 2]
 
 
 def test_history_and_critic_are_weighed():

@@ -20,9 +20,9 @@ class CriticGuidedBudget(Budget):
     """Shares trees out by the spread of the return that critic and value tree predict: a reconstruction of TreePPO's.
 
     Only the abstract of TreePPO is public: the critic's estimate of a task's difficulty allocates the rollouts, more
-    of them to moderately difficult tasks. The formulas are ours. A task's weight is its spread, sqrt(p (1 - p)) with p
-    of :func:`~lit_treerl.trees.difficulty.predicted_success`, to the power ``sharpness``, + epsilon. Every task has
-    the floor, ``uniform_share`` of the rest stays uniform, and the others follow the weights up to the cap, in whole
+    of them to moderately difficult tasks. The formulas are ours. A task's weight is (2 s)^sharpness / 2 + epsilon with
+    the spread s = sqrt(p (1 - p)) and p of :func:`~lit_treerl.trees.difficulty.predicted_success`. Every task has the
+    floor, ``uniform_share`` of the rest stays uniform, and the others follow the weights up to the cap, in whole
     trees of exactly the given total. A task of which nothing is known takes the mean weight of those known. Where the
     value tree knows a task and there is no critic to ask, the mean return of all the iteration's known episodes
     stands in for the critic's value.
@@ -50,7 +50,7 @@ class CriticGuidedBudget(Budget):
         prior_weight: k, episodes that the critic's value counts for beside those of the value tree.
         epsilon: added to every spread, so that no task is certain for good.
         sharpness: 1 gives the least total variance of the tasks' means. sqrt(p (1 - p)) is flat in the middle,
-            though, 0.4 at p = 0.2 and 0.5 at the top; 2, p (1 - p), and more widen the range.
+            though, 0.4 at p = 0.2 and 0.5 at the top; 2, for p (1 - p), and more widen the range.
         spread: ``bernoulli``, sqrt(p (1 - p)), for rewards that are all or nothing, or ``variance``, from the value
             tree's variance of the return.
         unit: what the budget counts, ``rollouts`` or expected ``tokens``.
@@ -118,11 +118,11 @@ class CriticGuidedBudget(Budget):
         return None if all(p is None for p in found) else [math.nan if p is None else p for p in found]
 
     def _weights(self, beliefs: Sequence[TaskBelief], predicted: Sequence[float]) -> list[float]:
-        """Spread ** sharpness + epsilon of each task, the mean of the known ones where p is nan."""
+        """(2 spread) ** sharpness / 2 + epsilon of each task, the mean of the known ones where p is nan."""
 
         def weight(belief: TaskBelief, p: float) -> float:
             spread = return_spread(belief, p, self.prior_weight, self.reward_range, self.spread)
-            return spread**self.sharpness + self.epsilon
+            return 0.5 * (2 * spread) ** self.sharpness + self.epsilon
 
         known = [None if math.isnan(p) else weight(belief, p) for belief, p in zip(beliefs, predicted, strict=True)]
         mean = fmean(found for found in known if found is not None)

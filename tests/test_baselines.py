@@ -216,8 +216,7 @@ def test_tasks_without_any_episode_and_bad_rewards(baseline, credit):
         assert estimator([], []) == []
         with pytest.raises(ValueError, match=r"task 'bad-7', tree 0: .* node 2 has return nan"):
             estimator(bad, [[Beliefs(value=f64(0, 0, 0), prior=0.0)]] * 2)
-        if (baseline, credit) != ("group", "leaf"):
-            assert [len(trees) for trees in estimator(groups, beliefs)] == [2, 0]
+        assert [len(trees) for trees in estimator(groups, beliefs)] == [2, 0]
 
 
 def test_missing_and_bad_beliefs_are_named():

@@ -12,6 +12,7 @@ from torch import Tensor
 from lit_treerl.algorithms.aggregation import leaf_weights
 from lit_treerl.algorithms.base import Credit
 from lit_treerl.algorithms.losses import LossConfig, policy_loss
+from lit_treerl.algorithms.node_weights import node_weights
 from lit_treerl.algorithms.tree_grpo import TreeGRPO
 from lit_treerl.modeling.actor import Actor
 from lit_treerl.modeling.pack import Pack
@@ -114,7 +115,7 @@ def plain_steps(groups: list[RolloutGroup], credits: list[list[Credit]], weights
                             tree.ids[node][: tree.action_len[node]],
                             tree.logprobs[node],
                             float(credit.advantage[node, column]),
-                            float(weight[column]),
+                            float(weight[column] if weight.dim() == 1 else weight[node, column]),
                         )
                     )
     return steps
@@ -217,6 +218,17 @@ def test_first_step_with_tree_grpo_equals_every_leaf_apart_and_zero_leaves_may_b
         packs = build_packs(groups, credits, weights, max_tokens=1000, skip_zero=skip, dtype=torch.float64)
         assert len(packs) == 1
         assert_equal(actor, None, None, packs, steps, config)
+
+
+@pytest.mark.parametrize("context", ["growing", "window"])
+def test_tokens_counted_once_are_leaves_with_shared_weights(context):
+    groups = random_groups(4, context)
+    credits = random_credits(groups, 4)
+    weights = node_weights(groups, credits, "sequence_mean", count="once")
+    actor, old = tiny_actor(seed=1), tiny_actor(seed=4)
+    packs = build_packs(groups, credits, weights, max_tokens=60, dtype=torch.float64)
+    config = replace(CONFIG, kl_coef=0.0)
+    assert_equal(actor, old, None, packs, plain_steps(groups, credits, weights), config)
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama"])

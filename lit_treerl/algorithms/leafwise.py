@@ -32,7 +32,7 @@ class LeafwiseEstimator(AdvantageEstimator):
         self, groups: Sequence[RolloutGroup], beliefs: Sequence[Sequence[Beliefs]] | None = None
     ) -> list[list[Credit]]:
         """Return one credit per tree; see :class:`AdvantageEstimator`."""
-        advantages = self.scaled([self.compare(tree_returns(group)) for group in groups])
+        advantages = self.scaled([self.compare(tree_returns(group)) if group.trees else [] for group in groups])
         return [
             [spread(tree, values) for tree, values in zip(group.trees, trees, strict=True)]
             for group, trees in zip(groups, advantages, strict=True)

@@ -338,6 +338,7 @@ def test_edge_credit_is_scaled_by_the_root_mean_square_over_edges():
 
 def test_equal_returns_have_no_edges_under_the_group_baseline():
     members = [group(tree_of([-1, 0, 1, 0], [0, 0.3, 0.1 + 0.2, 0.6])), group(chain_tree(1))]
+    members.append(group(chain_tree(50.1, 50.1 + 4e-6)))  # one float32 step apart
     found = GRPO(credit="edge")(members)
-    assert zero_signal(found) == 2
-    assert [credit.leaves for trees in found for credit in trees] == [[2, 3], [1]]
+    assert zero_signal(found) == 3
+    assert [credit.leaves for trees in found for credit in trees] == [[2, 3], [1], [1, 2]]

@@ -52,12 +52,11 @@ class Estimate:
         return self.advantage[nodes], lengths
 
     def rescaled(self, shift: float, scale: float) -> Estimate:
-        """The same with advantages less ``shift``, divided by ``scale``; nodes that do not count stay at 0."""
+        """The same with advantages less ``shift``, divided by ``scale``; tokens that do not count stay at 0."""
         tokens = self.token_advantage
         if tokens is not None:
             tokens = [(some - shift) / scale if c else some for some, c in zip(tokens, self.counted, strict=True)]
-        moved = torch.where(torch.tensor(self.counted), (self.advantage - shift) / scale, self.advantage)
-        return replace(self, advantage=moved, token_advantage=tokens)
+        return replace(self, advantage=(self.advantage - shift) / scale, token_advantage=tokens)
 
 
 class PPO(AdvantageEstimator):

@@ -22,7 +22,7 @@ class TreePPO(PPO):
     - target(u) = a_u y(u) + (1 - a_u) G(u), G the lambda return;
     - weight(u) = min(1, sqrt(n_u / n0)); each node counts once.
 
-    The value tree holds undiscounted returns: with ``discount`` below 1 the two parts differ in meaning by as much.
+    Give the value tree the same ``discount``, or the two parts differ in meaning.
     Token-level targets are lambda returns alone: the value tree knows states before actions only.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -13,19 +12,18 @@ from torch import Tensor
 from lit_treerl.sampling.base import FinishReason, Request
 from lit_treerl.sampling.decode import sample_tokens
 from lit_treerl.sampling.kv_cache import PrefixStore, RowCache
+from lit_treerl.sampling.prefix_index import BlockKey
+from lit_treerl.sampling.ragged import RaggedTokens
 from lit_treerl.sampling.stop_strings import StopStrings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-PADDING = 256  # tokens of padding that cost no more than another forward
-
-
 class Row:
     """One request on its way."""
 
-    __slots__ = ("cached", "finish_reason", "ids", "logprobs", "prompt", "request", "uniform", "waited_at")
+    __slots__ = ("cached", "computed", "finish_reason", "ids", "logprobs", "prompt", "request", "uniform", "waited_at")
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -35,7 +33,12 @@ class Row:
         self.uniform = Random(request.seed).random
         self.finish_reason: FinishReason | None = None
         self.cached = 0
+        self.computed = 0  # leading tokens whose keys and values are in the cache
         self.waited_at = -1  # known blocks when the row last waited for another one's prompt
+
+    def new_tokens(self) -> list[int]:
+        """Tokens that the next forward has to compute."""
+        return self.ids[-1:] if self.ids else self.prompt[self.computed :]
 
     def take(self, token: int, logprob: float, eos: frozenset[int], stops: StopStrings) -> None:
         """Append a sampled token and see whether it ends the action."""
@@ -60,7 +63,7 @@ class ContinuousBatch:
         stops: finds stop strings.
         eos: ids that end an action.
         max_batch: most rows at a time.
-        prefill_tokens: most tokens of prompts, padding included, in one forward.
+        prefill_tokens: most prompt tokens in one forward; a longer prompt is computed alone.
     """
 
     def __init__(
@@ -89,110 +92,88 @@ class ContinuousBatch:
         if self._store is not None:
             self._store.clear()
 
-    def admit(self) -> list[Row]:
-        """Start queued rows as long as there is room; returns those whose first token was their last."""
-        finished = []
-        while self._queue and len(self.rows) < self._max_batch:
-            finished += self._start(*self._next_wave(self._max_batch - len(self.rows)))
-        return finished
+    @property
+    def busy(self) -> bool:
+        """Whether any row is running or queued."""
+        return bool(self.rows or self._queue)
+
+    @property
+    def size(self) -> int:
+        """Rows that run, or will in the next step."""
+        return min(len(self.rows) + len(self._queue), self._max_batch)
 
     def step(self) -> list[Row]:
-        """Sample one more token for every running row; returns the rows that are done."""
-        tokens = [[row.ids[-1]] for row in self.rows]
-        positions = [[len(row.prompt) + len(row.ids) - 1] for row in self.rows]
-        logits = self._forward(0, tokens, positions, positions)
-        self._accept(self.rows, logits)
+        """Admit queued rows where there is room, sample one token for every row, and return the rows that are done."""
+        self._admit()
+        spans = [(row.computed, len(row.prompt) + len(row.ids)) for row in self.rows]
+        ids = [token for row in self.rows for token in row.new_tokens()]
+        ragged = RaggedTokens.lay_out(self._cache, spans)
+        logits = self._model(
+            input_ids=torch.tensor(ids, device=ragged.row.device)[None],
+            position_ids=ragged.position[None],
+            use_cache=False,
+            logits_to_keep=ragged.last,
+            ragged=ragged,
+        ).logits[0]
+        self._save_prompts()
+        self._sample(logits)
         return self._retire()
 
-    def _next_wave(self, room: int) -> tuple[list[Row], list[list[int]]]:
-        """Take rows from the queue with the slots of their known blocks.
+    def _admit(self) -> None:
+        """Move queued rows to the end of the running ones, with what is known of their prompts in place.
 
-        A row waits for the next wave when a row of this one computes the very block that it lacks.
+        A row waits for the next step when a row of this one computes the very block that it lacks.
         """
-        wave: list[Row] = []
+        first, tokens = len(self.rows), 0
         slots: list[list[int]] = []
         waiting: list[Row] = []
         coming = set()
-        while self._queue and len(wave) < room:
+        while self._queue and len(self.rows) < self._max_batch:
             row = self._queue.popleft()
-            known: list[int] = []
-            if self._store is not None:
-                known, missing = (match := self._store.match(row.prompt)).slots, match.missing
-                if missing in coming and len(known) > row.waited_at:
-                    row.waited_at = len(known)
-                    waiting.append(row)
-                    continue
-                if missing is not None:
-                    coming.add(missing)
-            row.cached = len(known) * self._cache.block
-            wave.append(row)
+            known, missing = self._known(row)
+            if missing in coming and len(known) > row.waited_at:
+                row.waited_at = len(known)
+                waiting.append(row)
+                continue
+            row.cached = row.computed = len(known) * self._cache.block
+            tokens += len(row.prompt) - row.cached
+            if tokens > self._prefill_tokens and slots:
+                waiting.append(row)
+                break
+            if missing is not None:
+                coming.add(missing)
+            self.rows.append(row)
             slots.append(known)
         self._queue.extendleft(reversed(waiting))
-        return wave, slots
+        self._place(first, slots)
 
-    def _start(self, wave: list[Row], slots: list[list[int]]) -> list[Row]:
-        order = sorted(range(len(wave)), key=lambda i: wave[i].cached - len(wave[i].prompt))
-        wave, slots = [wave[i] for i in order], [slots[i] for i in order]
-        first = len(self.rows)
-        longest = max(len(row.prompt) + row.request.params.max_new_tokens for row in wave)
-        self._cache.reserve(first + len(wave), longest)
+    def _known(self, row: Row) -> tuple[list[int], BlockKey | None]:
+        if self._store is None:
+            return [], None
+        match = self._store.match(row.prompt)
+        return match.slots, match.missing
+
+    def _place(self, first: int, slots: list[list[int]]) -> None:
+        """Bring the rows from ``first`` on into order, those with like remainders together, and load their prefixes."""
+        new = self.rows[first:]
+        if not new:
+            return
+        order = sorted(range(len(new)), key=lambda i: new[i].computed - len(new[i].prompt))
+        self.rows[first:] = [new[i] for i in order]
+        longest = max(len(row.prompt) + row.request.params.max_new_tokens for row in new)
+        self._cache.reserve(len(self.rows), longest)
         if self._store is not None:
-            self._store.load(slots, first)
-        logits = [self._prefill(first + start, wave[start:stop]) for start, stop in self._chunks(wave)]
-        self.rows += wave
+            self._store.load([slots[i] for i in order], first)
+
+    def _save_prompts(self) -> None:
         if self._store is not None:
-            self._store.save([(first + i, row.prompt) for i, row in enumerate(wave)])
-        self._accept(wave, torch.cat(logits))
-        return self._retire()
+            self._store.save([(i, row.prompt) for i, row in enumerate(self.rows) if not row.ids])
 
-    def _chunks(self, wave: list[Row]) -> Iterator[tuple[int, int]]:
-        """Cut rows, longest remainder first, so that padding and memory stay bounded."""
-        start = 0
-        while start < len(wave):
-            longest = len(wave[start].prompt) - wave[start].cached
-            stop = start + 1
-            padding = 0
-            while stop < len(wave) and (stop + 1 - start) * longest <= self._prefill_tokens:
-                padding += longest - (len(wave[stop].prompt) - wave[stop].cached)
-                if padding > max(PADDING, (stop + 1 - start) * longest // 4):
-                    break
-                stop += 1
-            yield start, stop
-            start = stop
-
-    def _prefill(self, first: int, rows: list[Row]) -> Tensor:
-        width = max(len(row.prompt) - row.cached for row in rows)
-        tokens, positions, writes = [], [], []
-        for row in rows:
-            new = list(range(row.cached, len(row.prompt)))
-            padding = width - len(new)  # on the left, so that the last column is everyone's last token
-            tokens.append([0] * padding + row.prompt[row.cached :])
-            positions.append([0] * padding + new)
-            writes.append([self._cache.dump] * padding + new)
-        return self._forward(first, tokens, positions, writes)
-
-    def _forward(
-        self, first: int, tokens: list[list[int]], positions: list[list[int]], writes: list[list[int]]
-    ) -> Tensor:
-        """Logits [n, V] after the last column of ``tokens`` [n, Q], for the rows from ``first`` on."""
-        device = self._cache.data.device
-        ids, position, write = (torch.tensor(x, device=device) for x in (tokens, positions, writes))
-        end = max(line[-1] for line in positions) + 1
-        mask = torch.arange(end, device=device) <= position[:, None, :, None]
-        self._cache.open(first, write, end)
-        return self._model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=position,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
-
-    def _accept(self, rows: Sequence[Row], logits: Tensor) -> None:
-        temperatures = [row.request.params.temperature for row in rows]
-        tokens, logprobs = sample_tokens(logits, temperatures, [row.uniform() for row in rows])
-        for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
+    def _sample(self, logits: Tensor) -> None:
+        temperatures = [row.request.params.temperature for row in self.rows]
+        tokens, logprobs = sample_tokens(logits, temperatures, [row.uniform() for row in self.rows])
+        for row, token, logprob in zip(self.rows, tokens, logprobs, strict=True):
+            row.computed = len(row.prompt) + len(row.ids)
             row.take(token, logprob, self._eos, self._stops)
 
     def _retire(self) -> list[Row]:

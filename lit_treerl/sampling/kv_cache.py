@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicLayer
 
 from lit_treerl.sampling.prefix_index import BlockIndex, Match
 
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
 BLOCKS_AT_ONCE = 1024  # bounds the temporary copies between pool and rows
 
 
-class RowCache(Cache):
-    """Keys and values of the rows that are running; a transformers ``Cache`` for one window of rows at a time.
+class RowCache:
+    """Keys and values of the rows that are running.
 
-    Legend: R rows, H key heads, T positions, D head size, n rows of the window, Q new tokens of each.
+    Legend: R rows, H key heads, T positions, D head size, N new tokens.
 
     Args:
         config: of the decoder.
@@ -31,8 +30,7 @@ class RowCache(Cache):
         max_length: most positions that a row will ever have.
 
     Attributes:
-        data: [2 * layers, R, H, T, D], keys and values of a layer one after the other. The last position is a dump
-            for padding and belongs to no row.
+        data: [2 * layers, R, H, T, D], keys and values of a layer one after the other.
     """
 
     def __init__(
@@ -45,44 +43,30 @@ class RowCache(Cache):
         max_rows: int,
         max_length: int,
     ) -> None:
-        super().__init__(layer_class_to_replicate=DynamicLayer)
         heads = config.num_key_value_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.block, self._max_rows, self._max_length = block, max_rows, max_length
         self.data = torch.zeros(2 * config.num_hidden_layers, 0, heads, block, size, dtype=dtype, device=device)
 
-    @property
-    def dump(self) -> int:
-        """The position where padding is written."""
-        return self.data.shape[3] - 1
-
     def reserve(self, rows: int, length: int) -> None:
         """Make room for ``rows`` rows of ``length`` positions; doubles what is too small, so growth is rare."""
         two_layers, old_rows, heads, old_length, size = self.data.shape
-        if rows <= old_rows and length < old_length:
+        if rows <= old_rows and length <= old_length:
             return
         new_rows = max(rows, min(2 * old_rows, self._max_rows)) if rows > old_rows else old_rows
-        wanted = max(length, min(2 * old_length, self._max_length)) + 1
-        new_length = wanted if length >= old_length else old_length
+        wanted = max(length, min(2 * old_length, self._max_length))
+        new_length = wanted if length > old_length else old_length
         new_length += -new_length % self.block
         data = self.data.new_zeros(two_layers, new_rows, heads, new_length, size)
         data[:, :old_rows, :, :old_length] = self.data
         self.data = data
 
-    def open(self, first: int, write: Tensor, end: int) -> None:
-        """Set the window of the next forward: rows from ``first``, new positions ``write`` [n, Q], ``end`` in view."""
-        rows = torch.arange(first, first + len(write), device=write.device)
-        self._window = (slice(first, first + len(write)), rows[:, None], write, end)
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Write new keys and values [n, H, Q, D] and return those in view, [n, H, end, D]."""
-        window, rows, write, end = self._window
-        keys, values = self.data[2 * layer_idx], self.data[2 * layer_idx + 1]
-        keys[rows, :, write] = key_states.transpose(1, 2)
-        values[rows, :, write] = value_states.transpose(1, 2)
-        return keys[window, :, :end], values[window, :, :end]
+    def write(self, layer: int, row: Tensor, position: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write one layer's new keys and values [H, N, D] at ``row`` and ``position`` [N]; returns its [R, H, T, D]."""
+        keys, values = self.data[2 * layer], self.data[2 * layer + 1]
+        keys[row, :, position] = key.transpose(0, 1)
+        values[row, :, position] = value.transpose(0, 1)
+        return keys, values
 
     def move(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
         """Copy the first ``length`` positions of rows."""

@@ -123,14 +123,14 @@ class TransformersSampler(Sampler):
         batch.add(Row(request))
 
     def poll(self) -> list[Completion]:
-        """Admit what is queued, decode until a fair share is done, and return the done ones."""
+        """Decode until a fair share is done, admitting what is queued, and return the done ones."""
         import torch
 
         batch = self._started()
         with torch.inference_mode():
-            finished = batch.admit()
-            share = max(1, math.ceil(self.refill * (len(batch.rows) + len(finished))))
-            while batch.rows and len(finished) < share:
+            finished: list[Row] = []
+            share = max(1, math.ceil(self.refill * batch.size))
+            while batch.busy and len(finished) < share:
                 finished += batch.step()
         return [self._complete(row) for row in finished]
 

@@ -22,6 +22,7 @@ from lit_treerl.callbacks.export import ExportPolicy
 from lit_treerl.callbacks.results import ResultsWriter
 from lit_treerl.callbacks.run_report import RunReport
 from lit_treerl.callbacks.tree_sampler import RolloutConfig, TreeSampler
+from lit_treerl.callbacks.warmup import CriticWarmup
 from lit_treerl.config_errors import ReadableParser, as_settings_error
 from lit_treerl.data.datamodule import TreeRolloutDataModule
 from lit_treerl.envs.base import Environment, EnvironmentFailure
@@ -46,6 +47,7 @@ class TreeRLCLI(LightningCLI):
         )
         parser.add_subclass_arguments(Environment, "env", required=False)
         parser.add_class_arguments(RolloutConfig, "rollout")
+        parser.add_class_arguments(CriticWarmup, "warmup")
         parser.add_function_arguments(checkpoint_callbacks, "checkpoint")
         parser.add_argument(
             "--threads",
@@ -80,7 +82,7 @@ class TreeRLCLI(LightningCLI):
         sampler = TreeSampler(get("env"), get("search"), get("budget"), get("sampler"), get("rollout"))
         if config.get("logger") in (None, True):
             kwargs["logger"] = default_loggers(config.get("default_root_dir") or "runs", wandb=get("wandb"))
-        own = [sampler, RunReport(), ResultsWriter(), *checkpoint_callbacks(**get("checkpoint"))]
+        own = [sampler, get("warmup"), RunReport(), ResultsWriter(), *checkpoint_callbacks(**get("checkpoint"))]
         if get("export"):
             own.append(ExportPolicy(get("export")))
         given = config.get("callbacks") or []

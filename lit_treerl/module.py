@@ -5,29 +5,31 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lit_treerl.actor_critic import LitActorCritic
 from lit_treerl.algorithms.advantages import zero_signal
 from lit_treerl.algorithms.base import AdvantageEstimator
 from lit_treerl.algorithms.losses import LossConfig, policy_loss
 from lit_treerl.algorithms.tree_grpo import TreeGRPO
+from lit_treerl.critic_training import CriticConfig
 from lit_treerl.modeling.pack import Pack
-from lit_treerl.policy_module import ActorConfig, LitPolicy, OptimizerConfig
-from lit_treerl.settings import SettingsError
+from lit_treerl.modeling.value_packs import ValuePack
+from lit_treerl.optimizers import OptimizerConfig
+from lit_treerl.policy_module import ActorConfig
 from lit_treerl.trees.seeding import derive_seed
 from lit_treerl.trees.tree import RolloutGroup
-from lit_treerl.update_stats import UpdateStats
+from lit_treerl.trees.value_tree import ValueTree
 from lit_treerl.updates import UpdateConfig, plan_packs
 
 if TYPE_CHECKING:
     from lit_treerl.modeling.actor import Actor
 
 
-class LitTreeRL(LitPolicy):
+class LitTreeRL(LitActorCritic):
     """Learns from trees of rollouts; one epoch is one iteration of rollouts and updates.
 
     Args:
@@ -37,7 +39,10 @@ class LitTreeRL(LitPolicy):
         update: mini-batches, averaging and pack size.
         actor_lr: learning rate of the actor.
         actor: how the actor is loaded.
-        optimizer: AdamW and its schedule.
+        optimizer: AdamW and its schedule, of the actor.
+        critic: how the critic is built and trained. It is built where the algorithm, the budget, the search or a
+            warm-up asks for it.
+        value_tree: keeps the returns of earlier iterations by task and action prefix; none when null.
     """
 
     def __init__(
@@ -49,34 +54,39 @@ class LitTreeRL(LitPolicy):
         actor_lr: float = 1e-6,
         actor: ActorConfig = ActorConfig(),
         optimizer: OptimizerConfig = OptimizerConfig(),
+        critic: CriticConfig = CriticConfig(),
+        value_tree: ValueTree | None = None,
     ) -> None:
-        super().__init__(policy, actor_lr, actor, optimizer)
+        super().__init__(policy, actor_lr, actor, optimizer, critic, value_tree)
         self.algorithm, self.loss, self.update = algorithm or TreeGRPO(), loss, update
+        self.algorithm.uses_value_tree &= value_tree is not None
+        self.critic_wanted = self.algorithm.uses_critic  # callbacks may want it too
         self.reference: Actor | None = None
-        self.stats = UpdateStats()
 
     def configure_model(self) -> None:
-        """Load the actor, and a frozen reference where the KL term needs one."""
+        """Load actor and critic, and a frozen reference where the KL term needs one."""
         super().configure_model()
-        assert self.actor is not None
-        if found := dropout(self.actor):
-            raise SettingsError(
-                f"the policy has dropout ({found}): its log-probs would differ from one forward to the next; set it "
-                "to 0 (model.actor.lora.lora_dropout, or the model's own config)"
-            )
         fits = self._trainer is None or self.trainer.state.fn == "fit"
         if fits and self.loss.kl_coef > 0 and self.reference is None and self.actor_config.lora is None:
             self.reference = self.load_actor().requires_grad_(False).eval()
 
     # ---- from trees to packs ----
 
-    def make_packs(self, groups: Sequence[RolloutGroup], iteration: int) -> list[Pack]:
+    def make_packs(self, groups: Sequence[RolloutGroup], iteration: int) -> list[Pack | ValuePack]:
         """Credit the trees and lay them out as this iteration's packs, old and reference log-probs included."""
         start = time.perf_counter()
-        credits = self.algorithm(groups)
-        rng = random.Random(derive_seed("mini-batches", iteration))
+        if self.warmup is not None:
+            self.stats.begin()
+            resting: list[Pack | ValuePack] = [*self.plan_warmup(groups, iteration)]
+            self.stats.add_time(time.perf_counter() - start)
+            return resting or [Pack.idle()]
+        beliefs = self.beliefs(groups, token_level=self.algorithm.token_level)
+        credits = self.algorithm(groups, beliefs)
         self.stats.begin(zero_signal_groups=zero_signal(credits))
-        packs = self._with_frozen_logprobs(plan_packs(groups, credits, self.update, self.loss, rng))
+        rng = random.Random(derive_seed("mini-batches", iteration))
+        packs: list[Pack | ValuePack] = []
+        packs += self._with_frozen_logprobs(plan_packs(groups, credits, self.update, self.loss, rng))
+        packs += self.plan_values(groups, credits, beliefs, iteration)
         self.stats.add_time(time.perf_counter() - start)
         return packs or [Pack.idle()]
 
@@ -102,51 +112,45 @@ class LitTreeRL(LitPolicy):
             return self._logprobs(self.actor, pack)
 
     def _logprobs(self, actor: Actor | None, pack: Pack) -> torch.Tensor:
-        """Computed in the trainer's precision, as in ``training_step``: else the ratios would not begin at 1."""
         assert actor is not None
-        attached = self._trainer is not None
-        with self.trainer.precision_plugin.forward_context() if attached else nullcontext():
+        with self.forward_context():
             return actor.logprobs(pack, self.temperature)[0]
 
     # ---- training ----
 
-    def training_step(self, pack: Pack, batch_idx: int) -> None:
+    def training_step(self, pack: Pack | ValuePack, batch_idx: int) -> None:
         """Accumulate one pack's gradient; step the optimizer where the pack ends a step."""
         if not len(pack):  # nothing to learn in the whole iteration
             return
         start = time.perf_counter()
+        if isinstance(pack, ValuePack):
+            self.learn_values(pack)
+        else:
+            self._learn_policy(pack)
+        self.stats.add_time(time.perf_counter() - start)
+
+    def _learn_policy(self, pack: Pack) -> None:
         assert self.actor is not None
         logprobs, entropy = self.actor.logprobs(pack, self.temperature)
         loss, metrics = policy_loss(pack, logprobs, entropy, self.loss)
         self.manual_backward(loss)
-        self.stats.add(loss, metrics)
+        self.stats.actor.add(loss, metrics)
         if pack.step_end:
-            self.stats.add_step(self.optimizer_step_now())
-        self.stats.add_time(time.perf_counter() - start)
-
-    def iteration_values(self) -> dict[str, float]:
-        """What the iteration's updates did."""
-        return self.stats.values()
+            self.stats.actor.add_step(self.step_actor())
 
     # ---- checkpoints ----
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Leave the frozen reference out: it is loaded from ``policy`` again."""
+        """Add the estimator; leave the frozen reference out: it is loaded from ``policy`` again."""
+        super().on_save_checkpoint(checkpoint)
         state = checkpoint["state_dict"]
         for name in [name for name in state if name.startswith("reference.")]:
             del state[name]
+        checkpoint["algorithm"] = dict(self.algorithm.state_dict())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Put the reference's own weights in for the strict load."""
+        """Take the estimator over, and put the reference's own weights in for the strict load."""
+        super().on_load_checkpoint(checkpoint)
         if self.reference is not None:
             checkpoint["state_dict"] |= {f"reference.{k}": v for k, v in self.reference.state_dict().items()}
-
-
-def dropout(module: torch.nn.Module) -> str:
-    """Name of a submodule that drops activations in training; "" where none does."""
-    for name, part in module.named_modules():
-        if isinstance(part, torch.nn.Dropout) and part.p > 0:
-            return name
-        if float(getattr(part, "attention_dropout", 0.0) or 0.0) > 0:
-            return f"{name}.attention_dropout"
-    return ""
+        self.algorithm.load_state_dict(checkpoint.get("algorithm", {}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,10 +10,10 @@ import lightning as L
 import torch
 
 from lit_treerl.metrics import ALL, EpisodeMetrics
+from lit_treerl.optimizers import OptimizerConfig, build_optimizer, step_now
 from lit_treerl.policies import policy_path
 from lit_treerl.rollout.batches import TaskBatch
 from lit_treerl.rollout.episodes import EPISODE_NUMBERS, episode_numbers, episodes
-from lit_treerl.schedules import ScheduleConfig, schedule_factor
 
 if TYPE_CHECKING:
     from lit_treerl.modeling.actor import Actor
@@ -37,33 +36,17 @@ class ActorConfig:
     logprob_chunk: int = 2048
 
 
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """AdamW and its schedule.
-
-    Args:
-        weight_decay: decoupled weight decay.
-        betas: of AdamW.
-        max_grad_norm: gradients are clipped to this norm.
-        schedule: of the learning rate, counted in optimizer steps.
-    """
-
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    max_grad_norm: float = 1.0
-    schedule: ScheduleConfig = ScheduleConfig()
-
-    def __post_init__(self) -> None:
-        if not self.max_grad_norm > 0:
-            raise ValueError(f"model.optimizer.max_grad_norm must be above 0, got {self.max_grad_norm}")
-
-
 def iteration_of(trainer: L.Trainer) -> int:
     """Number of the iteration that comes next or is under way, from 0.
 
     Lightning's ``current_epoch`` is one behind while it goes on from a checkpoint that was written at an epoch's end.
     """
     return trainer.fit_loop.epoch_progress.current.processed  # type: ignore[attr-defined]
+
+
+def first(found: Any) -> Any:
+    """Lightning gives one optimizer or scheduler as itself, several as a list."""
+    return found[0] if isinstance(found, list) else found
 
 
 class LitPolicy(L.LightningModule):
@@ -115,26 +98,17 @@ class LitPolicy(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """AdamW over the trainable weights, with the schedule per optimizer step."""
         assert self.actor is not None
-        config = self.optimizer_config
-        parameters = [p for p in self.actor.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(
-            parameters, lr=self.actor_lr, betas=config.betas, weight_decay=config.weight_decay
-        )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule_factor(step, config.schedule))
+        optimizer, schedule = build_optimizer(self.actor.trained(), self.actor_lr, self.optimizer_config)
         return [optimizer], [schedule]
 
-    def optimizer_step_now(self) -> float | None:
+    def step_actor(self) -> float | None:
         """Clip, step and clear the gradients; returns their norm, None where it was not finite and the step skipped."""
         assert self.actor is not None
-        optimizer, schedule = self.optimizers(), self.lr_schedulers()
-        norm = float(torch.nn.utils.clip_grad_norm_(self.actor.parameters(), self.optimizer_config.max_grad_norm))
-        finite = math.isfinite(norm)
-        if finite:
-            optimizer.step()  # type: ignore[union-attr]
+        optimizer, schedule = first(self.optimizers()), first(self.lr_schedulers())
+        norm = step_now(self.actor.trained(), optimizer, schedule, self.optimizer_config.max_grad_norm)
+        if norm is not None:
             self.updates += 1
-        optimizer.zero_grad()  # type: ignore[union-attr]
-        schedule.step()  # type: ignore[union-attr]
-        return norm if finite else None
+        return norm
 
     def iteration_values(self) -> dict[str, float]:
         """Numbers of the iteration that just ended, under the names they are logged by."""

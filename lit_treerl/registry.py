@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from lit_treerl.algorithms.grpo import GRPO
+from lit_treerl.algorithms.ppo import PPO
 from lit_treerl.algorithms.rloo import RLOO
 from lit_treerl.algorithms.tree_grpo import TreeGRPO
+from lit_treerl.algorithms.tree_ppo import TreePPO
 from lit_treerl.data.datamodule import TreeRolloutDataModule
 from lit_treerl.data.embedded_search import EmbeddedRetriever, EmbeddedTasks
 from lit_treerl.data.episodes import EmbeddedDemonstrations, EpisodeDataModule, JSONLEpisodes
@@ -18,15 +20,18 @@ from lit_treerl.sampling.transformers import TransformersSampler
 from lit_treerl.sampling.vllm import VLLMSampler
 from lit_treerl.sft import LitSFT
 from lit_treerl.trees.budget import UniformBudget
+from lit_treerl.trees.critic_guided import CriticGuidedBudget
+from lit_treerl.trees.value_tree import ValueTree
 
 SHORT_NAMES: tuple[type, ...] = (
     *(LitTreeRL, LitSFT),
     *(TreeRolloutDataModule, EpisodeDataModule),
-    *(TreeGRPO, GRPO, RLOO),
+    *(TreeGRPO, GRPO, RLOO, PPO, TreePPO),
     *(TransformersSampler, VLLMSampler),
     *(SearchQA, OutcomeReward, TableReward),
     *(BM25Retriever, HTTPRetriever, EmbeddedRetriever),
     *(JSONLTasks, ParquetTasks, HFTasks, EmbeddedTasks),
     *(JSONLEpisodes, EmbeddedDemonstrations),
-    UniformBudget,
+    *(UniformBudget, CriticGuidedBudget),
+    ValueTree,
 )

@@ -6,7 +6,8 @@ import time
 
 from lit_treerl.algorithms.losses import supervised_loss
 from lit_treerl.modeling.pack import Pack
-from lit_treerl.policy_module import ActorConfig, LitPolicy, OptimizerConfig
+from lit_treerl.optimizers import OptimizerConfig
+from lit_treerl.policy_module import ActorConfig, LitPolicy
 from lit_treerl.update_stats import UpdateStats
 
 
@@ -43,9 +44,9 @@ class LitSFT(LitPolicy):
         logprobs, _ = self.actor.logprobs(pack)
         loss = supervised_loss(pack, logprobs)
         self.manual_backward(loss)
-        self.stats.add(loss, {})
+        self.stats.actor.add(loss, {})
         if pack.step_end:
-            self.stats.add_step(self.optimizer_step_now())
+            self.stats.actor.add_step(self.step_actor())
         self.stats.add_time(time.perf_counter() - start)
 
     def iteration_values(self) -> dict[str, float]:

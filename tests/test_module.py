@@ -10,7 +10,7 @@ import torch
 
 from lit_treerl.algorithms.losses import LossConfig
 from lit_treerl.module import LitTreeRL
-from lit_treerl.policy_module import OptimizerConfig
+from lit_treerl.optimizers import OptimizerConfig
 from lit_treerl.schedules import ScheduleConfig
 from lit_treerl.trees.seeding import derive_seed
 from lit_treerl.updates import UpdateConfig
@@ -27,10 +27,10 @@ def policy(tmp_path_factory):
 class Recorder(LitTreeRL):
     """Keeps the gradients of every step, before they are clipped."""
 
-    def optimizer_step_now(self):
+    def step_actor(self):
         self.gradients = getattr(self, "gradients", [])
         self.gradients.append([p.grad.clone() for p in self.actor.parameters() if p.requires_grad])
-        return super().optimizer_step_now()
+        return super().step_actor()
 
 
 # ---- the plain version ----

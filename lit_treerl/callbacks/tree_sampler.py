@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import lightning as L
 
+from lit_treerl.actor_critic import LitActorCritic
+from lit_treerl.callbacks.budget_report import budget_numbers, difficulty_bins, log_histogram
 from lit_treerl.envs.base import Environment, EnvironmentFailure
 from lit_treerl.policies import load_tokenizer, policy_path
 from lit_treerl.policy_module import LitPolicy, iteration_of
 from lit_treerl.rollout.batches import TaskBatch
-from lit_treerl.rollout.grower import RolloutLimits, TreeGrower
+from lit_treerl.rollout.costs import EpisodeCosts
+from lit_treerl.rollout.grower import Judge, RolloutLimits, TreeGrower
 from lit_treerl.rollout.stats import first_error, rollout_stats
 from lit_treerl.rollout.tokens import Tokens
 from lit_treerl.sampling.auto import resolve_sampler
 from lit_treerl.sampling.base import Sampler
 from lit_treerl.settings import SettingsError
-from lit_treerl.trees.budget import Budget, UniformBudget
+from lit_treerl.trees.budget import Budget, Outlook, UniformBudget
 from lit_treerl.trees.search import TreeSearch
 from lit_treerl.trees.seeding import derive_seed
 from lit_treerl.trees.task import Task
@@ -92,6 +95,7 @@ class TreeSampler(L.Callback):
         self.env, self.search, self.budget = env, search or TreeSearch(), budget or UniformBudget()
         self.sampler, self.rollout = resolve_sampler(sampler), rollout or RolloutConfig()
         self.stats: dict[str, float] = {}
+        self.costs = EpisodeCosts()
         self.seed = 0
         self._tokens: Tokens | None = None
         self._loaded: int | None = None  # version of the weights in the sampler
@@ -103,6 +107,7 @@ class TreeSampler(L.Callback):
         assert isinstance(pl_module, LitPolicy)
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         pl_module.temperature = self.rollout.temperature
+        self._ask_for_critic(pl_module)
         if stage == "fit" and trainer.world_size > 1:
             raise SettingsError(
                 "trainer.devices / trainer.num_nodes: training on several processes is not built yet; use 1 "
@@ -146,14 +151,21 @@ class TreeSampler(L.Callback):
         """Grow one iteration's trees with the current weights."""
         sync = self.sync(module)
         start = time.perf_counter()
-        trees = self.budget.allocate(tasks, self.search.trees)
+        trees = self.budget.allocate(tasks, self.search.trees, self._outlook(module, tasks))
+        log_histogram(trainer, difficulty_bins(self.budget, trees))
         with self._bar(trainer, "rollouts", sum(trees) * self.search.leaves_per_tree) as on_leaf:
-            grower = self._grower(self.search, module, self.rollout.temperature, iteration_of(trainer), on_leaf)
+            judge = module.judge if isinstance(module, LitActorCritic) and self.search.uses_values else None
+            grower = self._grower(self.search, module, self.rollout.temperature, iteration_of(trainer), on_leaf, judge)
             groups = grower.grow(tasks, trees)
-        self.stats = rollout_stats(groups, self.sampler.reset_counters()) | {
-            "time/sync": sync,
-            "time/rollout": time.perf_counter() - start,
-        }
+        self.costs.observe(groups)
+        self.stats = (
+            rollout_stats(groups, self.sampler.reset_counters())
+            | budget_numbers(self.budget, trees)
+            | {
+                "time/sync": sync,
+                "time/rollout": time.perf_counter() - start,
+            }
+        )
         report_failures(groups, int(self.stats["rollout/failed"]), int(self.stats["rollout/leaves"]))
         return groups
 
@@ -186,10 +198,51 @@ class TreeSampler(L.Callback):
         """Attach the batch's episodes."""
         batch.groups = self.evaluate(trainer, pl_module, batch.tasks)
 
+    def state_dict(self) -> dict[str, Any]:
+        """What episodes have cost, for budgets in tokens."""
+        return {"costs": self.costs.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave."""
+        self.costs.load_state_dict(state_dict["costs"])
+
     # ---- helpers ----
 
+    def _ask_for_critic(self, module: LitPolicy) -> None:
+        key = "budget" if self.budget.uses_outlook else "search.draw" if self.search.uses_values else None
+        if key and not isinstance(module, LitActorCritic):
+            raise SettingsError(f"{key}: asks a critic, and a {type(module).__name__} has none; use LitTreeRL")
+        if key and isinstance(module, LitActorCritic):
+            module.critic_wanted = True
+        if self.search.uses_means and getattr(module, "value_tree", None) is None:
+            raise SettingsError("search.draw 'critic_gap' compares with a value tree: set model.value_tree")
+
+    def _outlook(self, module: LitPolicy, tasks: Sequence[Task]) -> Outlook | None:
+        if not self.budget.uses_outlook:
+            return None
+        assert isinstance(module, LitActorCritic)
+        outlook = module.outlook(tasks, [self._prompt(task) for task in tasks])
+        beliefs = [
+            replace(belief, tokens=self.costs.expected(task)) for belief, task in zip(outlook.tasks, tasks, strict=True)
+        ]
+        return replace(outlook, tasks=beliefs)
+
+    def _prompt(self, task: Task) -> list[int] | None:
+        """Token ids of a task's first prompt; None where the environment does not give one now."""
+        env = self.env.spawn()
+        try:
+            return self.tokens.prompt(env.reset(task))
+        except EnvironmentFailure:
+            return None
+
     def _grower(
-        self, search: TreeSearch, module: LitPolicy, temperature: float, occasion: object, on_leaf: Callable
+        self,
+        search: TreeSearch,
+        module: LitPolicy,
+        temperature: float,
+        occasion: object,
+        on_leaf: Callable,
+        judge: Judge | None = None,
     ) -> TreeGrower:
         return TreeGrower(
             self.sampler,
@@ -201,6 +254,7 @@ class TreeSampler(L.Callback):
             version=int(module.updates),
             seed=derive_seed(self.seed, occasion),
             on_leaf=on_leaf,
+            judge=judge,
         )
 
     @contextmanager

@@ -83,6 +83,11 @@ class Actor(nn.Module):
         """Whether LoRA is trained on a frozen base."""
         return hasattr(self.model, "peft_config")
 
+    def trained(self) -> list[nn.Parameter]:
+        """What the policy's optimizer trains; adapters of others on the same base are not among them."""
+        named = [(f".{name}.", p) for name, p in self.named_parameters() if p.requires_grad]
+        return [p for name, p in named if not self.has_adapter or ".default." in name]
+
     def logprobs(self, pack: Pack, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
         """Log-probs [N] of a pack's tokens and entropies [N] of the distributions they come from.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
@@ -13,6 +13,22 @@ from lit_treerl.trees.tree import ROOT, RolloutGroup, Tree
 
 if TYPE_CHECKING:
     from lit_treerl.algorithms.base import Credit
+
+
+class Place(NamedTuple):
+    """What a critic's value is about: the state of a node, or the situation before one of its action's tokens.
+
+    Attributes:
+        group: index of the task among those packed together.
+        tree: index of the tree in its group.
+        node: the node.
+        token: -1 for the node's state, else t for what lies between the action's tokens t and t + 1.
+    """
+
+    group: int
+    tree: int
+    node: int
+    token: int = -1
 
 
 @dataclass(eq=False)
@@ -28,6 +44,7 @@ class Run:
         weight: summed weight, of each action token.
         context_weight: weight of each other token (supervised training only).
         children: runs that continue it.
+        reads: values wanted at its tokens, as (index of the token in the run, -1 for the last; what it is for).
     """
 
     ids: list[int]
@@ -38,6 +55,7 @@ class Run:
     weight: float = 0.0
     context_weight: float = 0.0
     children: list[Run] = field(default_factory=list)
+    reads: list[tuple[int, Place]] = field(default_factory=list)
 
     def size(self) -> int:
         """Tokens of the run and of everything below it."""
@@ -78,6 +96,30 @@ def plant(
     return list(roots.values())
 
 
+def plant_states(group: RolloutGroup, number: int, *, token_level: bool = False) -> list[Run]:
+    """Roots of a task's forest with every state in which a training leaf's path goes on marked in ``Run.reads``.
+
+    Args:
+        group: the task's trees.
+        number: the group's index, for :class:`Place`.
+        token_level: also mark what lies between the tokens of an action; else the last actions of leaves, after which
+            there is no state, are left out.
+    """
+    roots: dict[tuple[int, ...], Run] = {}
+    for index, tree in enumerate(group.trees):
+        leaves = tree.training_leaves()
+        own, after = _plant_tree(roots, tree, NodeSums.zero(len(tree)), leaves)
+        inner = {tree.parent[node] for node in after if node != ROOT}
+        for node in inner:
+            after[node].reads.append((-1, Place(number, index, node)))
+        for node, run in own.items():
+            if token_level:
+                run.reads += [(t, Place(number, index, node, t)) for t in range(run.action_len - 1)]
+            elif node not in inner:
+                after[tree.parent[node]].children.remove(run)
+    return list(roots.values())
+
+
 def split(root: Run, max_tokens: int) -> list[Run]:
     """``root`` as several forests of at most ``max_tokens`` tokens where its children allow, each with the prompt."""
     if root.size() <= max_tokens or len(root.children) < 2:
@@ -86,14 +128,18 @@ def split(root: Run, max_tokens: int) -> list[Run]:
     for child in root.children:
         grown = size + child.size()
         if parts[-1].children and grown > max_tokens:
-            parts.append(replace(root, children=[]))
+            parts.append(replace(root, children=[], reads=[]))
             grown = len(root.ids) + child.size()
         parts[-1].children.append(child)
         size = grown
     return parts
 
 
-def _plant_tree(roots: dict[tuple[int, ...], Run], tree: Tree, sums: NodeSums, leaves: Sequence[int]) -> None:
+def _plant_tree(
+    roots: dict[tuple[int, ...], Run], tree: Tree, sums: NodeSums, leaves: Sequence[int]
+) -> tuple[dict[int, Run], dict[int, Run]]:
+    """Plant the paths to ``leaves``; returns the run of each node's action, and that which its children continue."""
+
     def context(node: int, ids: list[int]) -> Run:
         if not ids:
             raise ValueError(f"task {tree.task_id!r}, tree {tree.index}: the context after node {node} has no tokens")
@@ -101,7 +147,8 @@ def _plant_tree(roots: dict[tuple[int, ...], Run], tree: Tree, sums: NodeSums, l
 
     needed = sorted({node for leaf in leaves for node in tree.path(leaf)})
     inner = {tree.parent[node] for node in needed}
-    after: dict[int, Run] = {}  # the run that a node's children continue
+    own: dict[int, Run] = {}
+    after: dict[int, Run] = {}
     for node in needed:
         ids, action_len = tree.ids[node], tree.action_len[node]
         if node == ROOT:
@@ -111,4 +158,6 @@ def _plant_tree(roots: dict[tuple[int, ...], Run], tree: Tree, sums: NodeSums, l
         run = Run(ids if whole else ids[:action_len], action_len, tree.logprobs[node])
         run.positive, run.negative, run.weight = sums.positive[node], sums.negative[node], sums.weight[node]
         after[tree.parent[node]].children.append(run)
+        own[node] = run
         after[node] = context(node, ids[action_len:]) if node in inner and not whole else run
+    return own, after

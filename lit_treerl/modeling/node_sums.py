@@ -30,6 +30,11 @@ class NodeSums(NamedTuple):
     negative: Sequence[PerToken]
     weight: list[float]
 
+    @classmethod
+    def zero(cls, nodes: int) -> NodeSums:
+        """Of ``nodes`` nodes from which nothing is learned."""
+        return cls([0.0] * nodes, [0.0] * nodes, [0.0] * nodes)
+
 
 def node_sums(tree: Tree, credit: Credit, weight: Tensor) -> NodeSums:
     """Sums of every node of ``tree``.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lit_treerl.modeling.forest import Run, plant, split
+from lit_treerl.modeling.forest import Place, Run, plant, split
 from lit_treerl.modeling.node_sums import per_token
 from lit_treerl.modeling.pack import Pack
 from lit_treerl.trees.tree import RolloutGroup
@@ -51,7 +51,7 @@ def build_packs(
     for group, group_credits, group_weights in zip(groups, credits, weights, strict=True):
         for root in plant(group, group_credits, group_weights, skip_zero=skip_zero):
             roots += split(root, max_tokens)
-    return _fill(roots, max_tokens, dtype)
+    return step_packs(fill(roots, max_tokens), dtype)
 
 
 def supervised_packs(
@@ -78,7 +78,7 @@ def supervised_packs(
     for run in runs:
         run.weight = run.positive = 1 / total
         run.context_weight = observation_weight / total
-    return _fill(roots, max_tokens, dtype)
+    return step_packs(fill(roots, max_tokens), dtype)
 
 
 def _demonstration(number: int, episode: Episode) -> Run:
@@ -99,23 +99,32 @@ def _chain(root: Run) -> list[Run]:
     return chain
 
 
-def _fill(roots: Sequence[Run], max_tokens: int, dtype: torch.dtype) -> list[Pack]:
-    """Longest first, a new pack where the next root does not fit: rows of a pack have similar lengths."""
+def fill(roots: Sequence[Run], max_tokens: int) -> list[Layout]:
+    """Longest first, a new pack where the next root does not fit: rows of a pack have similar lengths.
+
+    Raises:
+        ValueError: where ``max_tokens`` is below 1.
+    """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-    layouts: list[_Layout] = []
+    layouts: list[Layout] = []
     for size, root in sorted(((root.size(), root) for root in roots), key=lambda sized: -sized[0]):
         if size > max_tokens:
             warnings.warn(f"a tree has more than max_tokens = {max_tokens} tokens: it gets its own pack", stacklevel=3)
         if not layouts or len(layouts[-1].ids) + size > max_tokens:
-            layouts.append(_Layout())
+            layouts.append(Layout())
         layouts[-1].add(root)
+    return layouts
+
+
+def step_packs(layouts: Sequence[Layout], dtype: torch.dtype) -> list[Pack]:
+    """Packs of one optimizer step, which the last one ends."""
     packs = [replace(layout.pack(dtype), step_end=False) for layout in layouts]
     return [*packs[:-1], replace(packs[-1], step_end=True)] if packs else []
 
 
-class _Layout:
-    """The columns of a pack while it is filled."""
+class Layout:
+    """The columns of a pack while it is filled; ``reads`` are the values wanted, as (token, what it is for)."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -126,6 +135,7 @@ class _Layout:
         self.action: list[bool] = []
         self.logprobs: list[float] = []
         self.sums: list[tuple[float, float, float]] = []
+        self.reads: list[tuple[int, Place]] = []
 
     def add(self, root: Run) -> None:
         """Append a forest depth first."""
@@ -135,6 +145,9 @@ class _Layout:
             if run.ids:  # a run without tokens passes its parent's place on
                 self._append(run, segment, token, position)
                 segment, token, position = len(self.segment_parent) - 1, len(self.ids) - 1, position + len(run.ids)
+            self.reads += [
+                (token if index < 0 else token + 1 + index - len(run.ids), place) for index, place in run.reads
+            ]
             stack.extend((child, segment, token, position) for child in reversed(run.children))
 
     def _append(self, run: Run, segment: int, token: int, position: int) -> None:
@@ -151,6 +164,7 @@ class _Layout:
         self.sums += [(run.context_weight, 0.0, run.context_weight)] * rest
 
     def pack(self, dtype: torch.dtype) -> Pack:
+        """The tensors; see :class:`~lit_treerl.modeling.pack.Pack`."""
         positive, negative, weight = torch.tensor(self.sums, dtype=dtype).unbind(1)
         return Pack(
             ids=torch.tensor(self.ids),

@@ -24,6 +24,9 @@ from lit_treerl.trees.seeding import derive_seed
 from lit_treerl.trees.task import Task
 from lit_treerl.trees.tree import ROOT, RolloutGroup, Status, Tree
 
+Judge = Callable[[Task, Tree], tuple[Sequence[float], Sequence[float]]]
+"""Values and value-tree means of the states of a growing tree, by node."""
+
 
 @dataclass(frozen=True)
 class RolloutLimits:
@@ -65,6 +68,7 @@ class TreeGrower:
         version: of the policy, kept with every node.
         seed: seeds of actions and draws are derived from it, the task, tree, branch and turn.
         on_leaf: called with 1 for every finished leaf, for a progress bar.
+        judge: gives the values and means of a tree's states, for searches that draw by them.
     """
 
     def __init__(
@@ -79,10 +83,11 @@ class TreeGrower:
         version: int = 0,
         seed: int = 0,
         on_leaf: Callable[[int], object] = lambda _: None,
+        judge: Judge | None = None,
     ) -> None:
         self.sampler, self.env, self.tokens, self.search, self.limits = sampler, env, tokens, search, limits
         self.params = SamplingParams(limits.max_new_tokens, temperature, tuple(env.stop))
-        self.version, self.seed, self.on_leaf = version, seed, on_leaf
+        self.version, self.seed, self.on_leaf, self.judge = version, seed, on_leaf, judge
         self._acting: dict[int, Branch] = {}  # request id -> branch waiting for the sampler
         self._waiting: dict[Future[tuple[StepResult, Any]], tuple[Branch, int]] = {}  # waiting for the environment
         self._requests = 0
@@ -133,10 +138,19 @@ class TreeGrower:
         rng = random.Random(derive_seed(self.seed, "draw", plant.task.id, plant.tree.index, plant.rounds))
         if plant.rounds < search.rounds and search.expansions and len(plant.tree) > 1:
             plant.rounds += 1
-            self._expand(plant, search.draw_nodes(plant.tree, search.expansions, rng))
+            self._expand(plant, self._draw(plant, rng))
         else:
             search.prune(plant.tree, rng)
             plant.tree.drop_snapshots()
+
+    def _draw(self, plant: Plant, rng: random.Random) -> list[int]:
+        search = self.search
+        if not search.uses_values:
+            return search.draw_nodes(plant.tree, search.expansions, rng)
+        if self.judge is None:
+            raise ValueError(f"search.draw {search.draw!r} needs a critic to judge states")
+        values, means = self.judge(plant.task, plant.tree)
+        return search.draw_nodes(plant.tree, search.expansions, rng, values, means)
 
     def _expand(self, plant: Plant, nodes: Sequence[int]) -> None:
         plant.alive = len(nodes)

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from lit_treerl.modeling.critic import Critic
 
 
+MOMENTUM = 0.7  # share of the smoothed explained variance that one iteration leaves in place
+
+
 class LitActorCritic(LitPolicy):
     """An actor, and where something wants it (``critic_wanted``) a critic with an optimizer of its own.
 
@@ -55,6 +58,8 @@ class LitActorCritic(LitPolicy):
 
     Attributes:
         explained_variance: the critic's, of the latest fresh trees; nan before any.
+        smoothed_variance: its exponential mean over iterations, by which a budget judges the critic: that of a single
+            iteration of few tasks is noisy.
         warmup: trees for the critic while the actor rests; None where both learn.
     """
 
@@ -71,7 +76,7 @@ class LitActorCritic(LitPolicy):
         self.critic_config, self.value_tree = critic, value_tree
         self.critic: Critic | None = None
         self.critic_wanted = False
-        self.explained_variance = math.nan
+        self.explained_variance = self.smoothed_variance = math.nan
         self.warmup: WarmupTrees | None = None
         self.stats = UpdateStats()
 
@@ -123,7 +128,7 @@ class LitActorCritic(LitPolicy):
             return []
         config, rng = self.critic_config, random.Random(derive_seed("critic", iteration))
         plain = state_targets(groups, beliefs, config.weight_saturation)
-        self.explained_variance = measure(beliefs, plain)
+        self._measured(measure(beliefs, plain))
         return plan_value_packs(groups, credit_targets(credits) or plain, credits, config, rng, self._outputs)
 
     def plan_warmup(self, groups: Sequence[RolloutGroup], iteration: int) -> list[ValuePack]:
@@ -141,8 +146,14 @@ class LitActorCritic(LitPolicy):
         """Explained variance on the warm-up's held-out tasks; nan where there is nothing to explain."""
         assert self.warmup is not None
         held = self.warmup.held
-        self.explained_variance = measure(self.critic_values(held), self._warmup_targets(held))
+        self.smoothed_variance = math.nan  # the critic has learned from scratch since
+        self._measured(measure(self.critic_values(held), self._warmup_targets(held)))
         return self.explained_variance
+
+    def _measured(self, explained: float) -> None:
+        self.explained_variance = explained
+        before = explained if math.isnan(self.smoothed_variance) else self.smoothed_variance
+        self.smoothed_variance = before if math.isnan(explained) else MOMENTUM * before + (1 - MOMENTUM) * explained
 
     def _warmup_targets(self, groups: Sequence[RolloutGroup]) -> Targets:
         beliefs = [[Beliefs()] * len(group.trees) for group in groups]
@@ -182,7 +193,7 @@ class LitActorCritic(LitPolicy):
             TaskBelief(value=value) if before is None else TaskBelief(before.count, before.mean, before.variance, value)
             for value, before in zip(values, seen, strict=True)
         ]
-        return Outlook(beliefs, None if math.isnan(self.explained_variance) else self.explained_variance)
+        return Outlook(beliefs, None if math.isnan(self.smoothed_variance) else self.smoothed_variance)
 
     def judge(self, task: Task, tree: Tree) -> tuple[list[float], list[float]]:
         """The critic's value and the value tree's mean (nan without one) of every state of a growing tree."""
@@ -225,13 +236,15 @@ class LitActorCritic(LitPolicy):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the weights do not hold."""
-        checkpoint["critic"] = {"explained_variance": self.explained_variance}
+        names = ("explained_variance", "smoothed_variance")
+        checkpoint["critic"] = {name: getattr(self, name) for name in names}
         if self.value_tree is not None:
             checkpoint["value_tree"] = self.value_tree.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take it over again."""
-        self.explained_variance = checkpoint.get("critic", {}).get("explained_variance", math.nan)
+        for name, value in checkpoint.get("critic", {}).items():
+            setattr(self, name, value)
         if self.value_tree is not None and "value_tree" in checkpoint:
             self.value_tree.load_state_dict(checkpoint["value_tree"])
 

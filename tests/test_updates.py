@@ -78,11 +78,11 @@ def sums(tokens: float, entropy: float, gap_max: float) -> dict[str, torch.Tenso
 def test_update_stats_weigh_packs_by_their_tokens_and_steps_alike():
     stats = UpdateStats()
     stats.begin(zero_signal_groups=3)
-    stats.add(torch.tensor(1.0), sums(10, 20.0, 0.5))
-    stats.add(torch.tensor(2.0), sums(30, 10.0, 0.2))
-    stats.add_step(4.0)
-    stats.add(torch.tensor(-1.0), sums(10, 20.0, 0.1))
-    stats.add_step(2.0)
+    stats.actor.add(torch.tensor(1.0), sums(10, 20.0, 0.5))
+    stats.actor.add(torch.tensor(2.0), sums(30, 10.0, 0.2))
+    stats.actor.add_step(4.0)
+    stats.actor.add(torch.tensor(-1.0), sums(10, 20.0, 0.1))
+    stats.actor.add_step(2.0)
     values = stats.values()
     assert values["train/entropy"] == pytest.approx(50 / 50)
     assert values["train/sampler_gap_max"] == pytest.approx(0.5)
@@ -98,7 +98,26 @@ def test_update_stats_weigh_packs_by_their_tokens_and_steps_alike():
 def test_a_skipped_step_is_counted_and_kept_out_of_the_mean_norm():
     stats = UpdateStats()
     for norm in (1.0, None, 3.0):
-        stats.add(torch.tensor(0.5), sums(1, 1.0, 0.0))
-        stats.add_step(norm)
+        stats.actor.add(torch.tensor(0.5), sums(1, 1.0, 0.0))
+        stats.actor.add_step(norm)
     values = stats.values()
     assert (values["train/skipped_steps"], values["train/grad_norm_actor"]) == (1, 2.0)
+    stats.critic.add_step(None)
+    assert stats.values()["train/skipped_steps"] == 2  # of actor and critic together
+
+
+def test_the_critics_steps_are_counted_apart():
+    stats = UpdateStats()
+    stats.actor.add(torch.tensor(5.0), sums(1, 1.0, 0.0))
+    stats.actor.add_step(7.0)
+    assert stats.critic_values() == {"train/loss_critic": 0.0, "train/grad_norm_critic": 0.0, "train/value_mean": 0.0}
+    for loss, tokens, value in ((0.5, 1.0, 0.2), (0.25, 3.0, 1.8)):
+        stats.critic.add(torch.tensor(loss), {"tokens": torch.tensor(tokens), "value": torch.tensor(value)})
+    stats.critic.add_step(3.0)
+    found = stats.critic_values()
+    assert found["train/loss_critic"] == pytest.approx(0.75)
+    assert found["train/grad_norm_critic"] == 3.0
+    assert found["train/value_mean"] == pytest.approx(2.0 / 4)  # over all values, not over packs
+    assert stats.values()["train/loss_actor"] == 5.0
+    stats.begin()
+    assert stats.critic_values()["train/loss_critic"] == 0.0

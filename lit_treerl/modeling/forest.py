@@ -102,8 +102,8 @@ def plant_states(group: RolloutGroup, number: int, *, token_level: bool = False)
     Args:
         group: the task's trees.
         number: the group's index, for :class:`Place`.
-        token_level: also mark what lies between the tokens of an action; else the last actions of leaves, after which
-            there is no state, are left out.
+        token_level: also mark what lies between the tokens of an action; else actions that are context to no state,
+            which are the last ones of leaves and in the ``window`` style all, are left out.
     """
     roots: dict[tuple[int, ...], Run] = {}
     for index, tree in enumerate(group.trees):
@@ -115,7 +115,7 @@ def plant_states(group: RolloutGroup, number: int, *, token_level: bool = False)
         for node, run in own.items():
             if token_level:
                 run.reads += [(t, Place(number, index, node, t)) for t in range(run.action_len - 1)]
-            elif node not in inner:
+            elif node not in inner or tree.context == "window":
                 after[tree.parent[node]].children.remove(run)
     return list(roots.values())
 

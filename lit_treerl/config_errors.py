@@ -8,7 +8,7 @@ import inspect
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, get_args, get_type_hints
 
@@ -39,6 +39,12 @@ class ReadableParser(LightningArgumentParser):
         parsed = super().parse_path(cfg_path, *args, **kwargs)
         self._reading = ""
         return parsed
+
+    def parse_args(self, args: Sequence[str] | None = None, *more: Any, **settings: Any) -> Any:
+        """Parse arguments; to the parser of a nested class jsonargparse writes null as Python does."""
+        if args is not None and not self.exit_on_error:
+            args = [re.sub(r"^(--[\w.]+=)None$", r"\1null", arg) for arg in args]
+        return super().parse_args(args, *more, **settings)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print what is wrong and what would be right; exit with 2."""
@@ -117,7 +123,7 @@ def _unknown_parameter(key: str, match: re.Match[str]) -> str:
         hint = get_type_hints(owner.__init__)[name]
         owner = next((arg for arg in get_args(hint) if isinstance(arg, type)), hint)
     parameters = [name for name in inspect.signature(owner).parameters if name != "self"]
-    close, takes = _close(inside[-1], parameters), ", ".join(parameters)
+    close, takes = _close(inside[-1], parameters), ", ".join(parameters) or "no parameters"
     return f"unknown parameter {key}.{dotted}{close}; {owner.__name__} takes {takes}"
 
 

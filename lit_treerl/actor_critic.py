@@ -262,11 +262,13 @@ def build_critic(config: CriticConfig, actor: Actor, policy: str, actor_lora: di
             critic = Critic.on_actor(actor, config.lora or actor_lora or {})
         else:
             critic = Critic.from_pretrained(
-                policy_path(config.policy or policy),
+                policy_path(config.policy or policy, "model.critic.policy"),
                 dtype=getattr(torch, config.dtype),
                 gradient_checkpointing=config.gradient_checkpointing,
                 lora=config.lora,
             )
+    except FileNotFoundError as error:
+        raise SettingsError(str(error)) from error
     except ValueError as error:
         raise SettingsError(f"model.critic: {error}") from error
     check_dropout(critic.body)

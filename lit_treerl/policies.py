@@ -12,7 +12,7 @@ EMBEDDED = "embedded"
 UNTRAINED = "embedded-untrained"
 
 
-def policy_path(policy: str) -> str:
+def policy_path(policy: str, key: str = "model.policy") -> str:
     """Folder or hub name of a policy.
 
     ``embedded`` is the seed policy that ships with the package, ``embedded-untrained`` the same with random weights,
@@ -29,7 +29,7 @@ def policy_path(policy: str) -> str:
     looks_local = path.exists() or policy.startswith((".", "/", "~")) or policy.count("/") != 1
     if looks_local and not (path / "config.json").is_file():
         raise FileNotFoundError(
-            f"model.policy: {policy!r} has no config.json; give a Hugging Face model folder, a hub name "
+            f"{key}: {policy!r} has no config.json; give a Hugging Face model folder, a hub name "
             f"(owner/name), {EMBEDDED!r} or {UNTRAINED!r}"
         )
     return str(path) if path.exists() else policy

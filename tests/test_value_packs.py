@@ -294,7 +294,9 @@ def stirred(policy, shared: bool):
     from lit_treerl.modeling.actor import Actor
     from lit_treerl.modeling.critic import Critic
 
-    critic = Critic.on_actor(Actor.from_pretrained(policy, lora=LORA), LORA) if shared else Critic.from_pretrained(policy)
+    critic = (
+        Critic.on_actor(Actor.from_pretrained(policy, lora=LORA), LORA) if shared else Critic.from_pretrained(policy)
+    )
     g = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in [*critic.trained(), *critic.body.trained()]:

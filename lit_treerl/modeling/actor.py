@@ -15,6 +15,8 @@ from lit_treerl.modeling.attention import check_backbone, forward_hidden
 from lit_treerl.modeling.logprobs import token_logprobs
 from lit_treerl.modeling.pack import Pack
 
+ACTOR_ADAPTER = "default"  # peft's name of the first adapter
+
 
 class Actor(nn.Module):
     """A Hugging Face causal language model that scores packs.
@@ -32,8 +34,7 @@ class Actor(nn.Module):
         self.model = model
         self.logprob_chunk = logprob_chunk
         check_backbone(self.backbone)
-        if type(self.head) is not nn.Linear:
-            raise ValueError(f"the output layer must be a plain linear layer, it is a {type(self.head).__name__}")
+        self.check_head()
         check_plain_logits(self.causal_lm.config)
 
     @classmethod
@@ -78,6 +79,11 @@ class Actor(nn.Module):
         """The output layer."""
         return self.causal_lm.get_output_embeddings()
 
+    def check_head(self) -> None:
+        """Raise ValueError where the output layer is no plain linear layer, as with an adapter on it."""
+        if type(self.head) is not nn.Linear:
+            raise ValueError(f"the output layer must be a plain linear layer, it is a {type(self.head).__name__}")
+
     @property
     def has_adapter(self) -> bool:
         """Whether LoRA is trained on a frozen base."""
@@ -86,7 +92,7 @@ class Actor(nn.Module):
     def trained(self) -> list[nn.Parameter]:
         """What the policy's optimizer trains; adapters of others on the same base are not among them."""
         named = [(f".{name}.", p) for name, p in self.named_parameters() if p.requires_grad]
-        return [p for name, p in named if not self.has_adapter or ".default." in name]
+        return [p for name, p in named if not self.has_adapter or f".{ACTOR_ADAPTER}." in name]
 
     def logprobs(self, pack: Pack, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
         """Log-probs [N] of a pack's tokens and entropies [N] of the distributions they come from.
@@ -112,8 +118,8 @@ class Actor(nn.Module):
             module_name, _, base = name.partition(".base_layer.")
             if ".lora_" in name:
                 continue
-            if base == "weight":
-                tensor = tensor + modules[module_name].get_delta_weight("default").to(tensor.dtype)
+            if base == "weight" and ACTOR_ADAPTER in modules[module_name].scaling:
+                tensor = tensor + modules[module_name].get_delta_weight(ACTOR_ADAPTER).to(tensor.dtype)
             yield name.replace(".base_layer.", "."), tensor.detach()
 
     def disable_adapter(self) -> AbstractContextManager[None]:
@@ -166,14 +172,24 @@ def _load(path: str, dtype: torch.dtype) -> Any:
     return model
 
 
-def _with_lora(model: nn.Module, settings: dict[str, Any]) -> nn.Module:
-    from peft import LoraConfig, get_peft_model
+def lora_config(settings: dict[str, Any]) -> Any:
+    """``peft.LoraConfig`` of ``settings``; all linear layers but the head by default.
+
+    Raises:
+        ValueError: where a setting is unknown or not supported.
+    """
+    from peft import LoraConfig
 
     if settings.get("use_dora") or settings.get("modules_to_save"):
         raise ValueError("lora: use_dora and modules_to_save are not supported")
     try:
         arguments: dict[str, Any] = {"task_type": "CAUSAL_LM", "target_modules": "all-linear"}
-        config = LoraConfig(**(arguments | settings))
+        return LoraConfig(**(arguments | settings))
     except TypeError as error:
         raise ValueError(f"lora takes the arguments of peft.LoraConfig: {error}") from error
-    return get_peft_model(model, config)  # type: ignore[arg-type]
+
+
+def _with_lora(model: nn.Module, settings: dict[str, Any]) -> nn.Module:
+    from peft import get_peft_model
+
+    return get_peft_model(model, lora_config(settings))  # type: ignore[arg-type]

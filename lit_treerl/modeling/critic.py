@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_treerl.modeling.actor import Actor
+from lit_treerl.modeling.actor import Actor, lora_config
 from lit_treerl.modeling.attention import forward_hidden
 from lit_treerl.modeling.pack import Pack
 
@@ -64,16 +64,14 @@ class Critic(nn.Module):
         """A critic that is a second adapter on the frozen base of a LoRA actor.
 
         Raises:
-            ValueError: where the actor has no adapter.
+            ValueError: where the actor has no adapter, or LoRA's settings are not supported.
         """
         if not actor.has_adapter:
             raise ValueError("a critic on the actor's base needs an actor with LoRA: set model.actor.lora")
-        from peft import LoraConfig
-
-        arguments: dict[str, Any] = {"task_type": "CAUSAL_LM", "target_modules": "all-linear"}
         model: Any = actor.model
         with torch.random.fork_rng(devices=[]):
-            model.add_adapter(ADAPTER, LoraConfig(**(arguments | lora)))
+            model.add_adapter(ADAPTER, lora_config(lora))
+        actor.check_head()
         critic = cls(actor, ADAPTER)
         for parameter in critic.trained():
             parameter.requires_grad_(True)

@@ -21,6 +21,7 @@ from lit_treerl.callbacks.checkpoints import checkpoint_callbacks
 from lit_treerl.callbacks.export import ExportPolicy
 from lit_treerl.callbacks.results import ResultsWriter
 from lit_treerl.callbacks.run_report import RunReport
+from lit_treerl.callbacks.token_budget import TokenBudget
 from lit_treerl.callbacks.tree_sampler import RolloutConfig, TreeSampler
 from lit_treerl.callbacks.warmup import CriticWarmup
 from lit_treerl.config_errors import ReadableParser, as_settings_error
@@ -55,6 +56,12 @@ class TreeRLCLI(LightningCLI):
             default=None,
             help="of torch on the CPU; 1 is fastest for tiny models",
         )
+        parser.add_argument(
+            "--max_sampled_tokens",
+            type=PositiveInt | None,  # type: ignore[reportOperatorIssue]
+            default=None,
+            help="fit stops after the iteration in which the run's sampled tokens reach this total",
+        )
         parser.add_argument("--wandb", type=bool, default=False, help="log to Weights & Biases too")
         parser.add_argument("--export", type=str | None, default=None, help="folder for the trained policy after fit")
         defaults = {"model": "LitTreeRL", "data": "TreeRolloutDataModule", "budget": "UniformBudget"}
@@ -82,7 +89,8 @@ class TreeRLCLI(LightningCLI):
         sampler = TreeSampler(get("env"), get("search"), get("budget"), get("sampler"), get("rollout"))
         if config.get("logger") in (None, True):
             kwargs["logger"] = default_loggers(config.get("default_root_dir") or "runs", wandb=get("wandb"))
-        own = [sampler, get("warmup"), RunReport(), ResultsWriter(), *checkpoint_callbacks(**get("checkpoint"))]
+        own = [sampler, get("warmup"), TokenBudget(get("max_sampled_tokens")), RunReport(), ResultsWriter()]
+        own += checkpoint_callbacks(**get("checkpoint"))
         if get("export"):
             own.append(ExportPolicy(get("export")))
         given = config.get("callbacks") or []

@@ -1,0 +1,80 @@
+"""Runs the study of the embedded world and writes its report.
+
+    python -m benchmarks.study [--regime default low long] [--arms grpo tree_ppo ...] [--seeds 8] [--parallel 2]
+    python -m benchmarks.study --report_only
+    python -m benchmarks.study --arms grpo --root runs/grid/3e-4 -- --model.actor_lr 3e-4
+
+Each run trains one arm with one seed until it has sampled --tokens tokens, then validates and tests its last weights.
+All arms of seed 0 come first, then those of seed 1, and so on. Finished runs are kept, so it goes on where it stopped;
+several of these commands may work in one root. What follows `--` is given to every run. From the project's root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from benchmarks.study.arms import ABLATIONS, ARMS, MAIN, REGIMES
+from benchmarks.study.runs import Job, run_job
+
+
+def run_jobs(jobs: Sequence[Job], parallel: int) -> list[Job]:
+    """Run them, ``parallel`` at a time, each in a process of its own; returns those that failed."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lit_treerl.command"])  # imported once for all
+
+    def one(job: Job) -> bool:
+        if job.is_done():
+            return True
+        start = time.perf_counter()
+        child = context.Process(target=run_job, args=(job,))
+        child.start()
+        child.join()
+        what = "done" if job.is_done() else "left to another process" if not child.exitcode else "FAILED, see log.txt"
+        print(f"{job.folder.relative_to(job.root)}: {what} ({time.perf_counter() - start:.0f} s)", flush=True)
+        return not child.exitcode
+
+    with ThreadPoolExecutor(parallel) as pool:
+        return [job for job, fine in zip(jobs, pool.map(one, jobs), strict=True) if not fine]
+
+
+def parse(args: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "benchmarks.study", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--regime", nargs="+", choices=REGIMES, default=["default"])
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=[*MAIN, *ABLATIONS])
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--parallel", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=150_000)
+    parser.add_argument("--root", type=Path, default=Path("runs/study"))
+    parser.add_argument("--report_only", "--report-only", action="store_true")
+    parser.add_argument("more", nargs="*", help="after --: options for every run")
+    return parser.parse_args(args)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Returns 1 where a run failed."""
+    given = parse(args)
+    root, failed = given.root.resolve(), []
+    if not given.report_only:
+        more = tuple(given.more)
+        jobs = [
+            Job(arm, regime, seed, given.tokens, root, more)
+            for seed in range(given.seeds)
+            for regime in given.regime
+            for arm in given.arms
+        ]
+        failed = run_jobs(jobs, given.parallel)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""What the study compares: arms, regimes, and the settings that make them equal in tokens and updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lit_treerl.trees.search import TreeSearch
+
+Kind = Literal["chains", "trees", "shared_trees"]
+
+APVT = ("--model.value_tree", "ValueTree", "--model.value_tree.half_life", "8")
+CRITIC = ("--model.critic.lr", "6e-4", "--model.critic.optimizer.betas", "[0.9,0.99]")
+CRITIC += ("--model.critic.max_tokens_per_pack", "1024")
+MEAN = ("--model.algorithm.baseline", "running_mean")
+FROM_CRITIC = ("--model.algorithm.baseline", "critic", *CRITIC)
+FROM_APVT = ("--model.algorithm.baseline", "apvt", *APVT)
+PUBLISHED = ("--model.algorithm.normalisation", "group_std", "--model.algorithm.singletons", "published")
+EDGE = ("--model.algorithm.credit", "edge", "--model.update.token_count", "once")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One method: a shipped config and what is changed in it.
+
+    Args:
+        name: of the arm.
+        config: file in configs/, without its ending.
+        about: what it is, in one line.
+        overrides: command-line options.
+        kind: which of a regime's searches it uses.
+    """
+
+    name: str
+    config: str
+    about: str
+    overrides: tuple[str, ...] = ()
+    kind: Kind = "chains"
+
+
+def _arms() -> list[Arm]:
+    trees = "trees"
+    return [
+        Arm("grpo", "grpo", "chains against their task's mean"),
+        Arm("ppo", "ppo", "chains, GAE across turns, a critic"),
+        Arm("tree_grpo", "tree_grpo", "trees, both levels", kind=trees),
+        Arm(
+            "tree_grpo_budget",
+            "tree_grpo",
+            "trees, shared out by critic and value tree",
+            ("--budget", "CriticGuidedBudget", *APVT, *CRITIC),
+            "shared_trees",
+        ),
+        Arm("tree_ppo", "tree_ppo", "TreePPO (reconstruction): value tree, warm-up, budget"),
+        Arm("no_apvt", "tree_ppo", "TreePPO without the value tree", ("--model.value_tree", "null")),
+        Arm("no_warmup", "tree_ppo", "TreePPO without critic warm-up", ("--warmup.iterations", "0")),
+        Arm("uniform_budget", "tree_ppo", "TreePPO, the same rollouts for each task", ("--budget", "UniformBudget")),
+        Arm("no_decay", "tree_ppo", "TreePPO, old returns count fully", ("--model.value_tree.half_life", "null")),
+        Arm("grpo_mean", "grpo", "GRPO, baseline shrunken to a running mean", MEAN),
+        Arm("tree_grpo_mean", "tree_grpo", "Tree-GRPO, baselines shrunken to a running mean", MEAN, trees),
+        Arm("grpo_critic", "grpo", "GRPO, baseline shrunken to a critic's value", FROM_CRITIC),
+        Arm("tree_grpo_critic", "tree_grpo", "Tree-GRPO, baselines shrunken to a critic's value", FROM_CRITIC, trees),
+        Arm("grpo_apvt", "grpo", "GRPO, baseline shrunken to the value tree's mean", FROM_APVT),
+        Arm("tree_grpo_apvt", "tree_grpo", "Tree-GRPO, baselines shrunken to the value tree's mean", FROM_APVT, trees),
+        Arm("tree_grpo_edge", "tree_grpo", "trees, credit on edges, each token once", EDGE, trees),
+        Arm("tree_grpo_edge_mean", "tree_grpo", "the same over a running mean", (*EDGE, *MEAN), trees),
+        Arm("grpo_published", "grpo", "GRPO with the group's std, as published", PUBLISHED),
+        Arm("tree_grpo_published", "tree_grpo", "Tree-GRPO with the groups' std, as published", PUBLISHED, trees),
+    ]
+
+
+ARMS = {arm.name: arm for arm in _arms()}
+MAIN = ("grpo", "ppo", "tree_grpo", "tree_grpo_budget", "tree_ppo")
+ABLATIONS = ("no_apvt", "no_warmup", "uniform_budget", "no_decay")
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A kind of task and a budget of rollouts.
+
+    Args:
+        name: of the regime.
+        about: what it is, in one line.
+        tasks: of one iteration, for chains.
+        turns: mean turns of an episode, for the expected cost of forks.
+        searches: by the kind of arm.
+        overrides: command-line options.
+    """
+
+    name: str
+    about: str
+    tasks: int
+    turns: float
+    searches: dict[Kind, TreeSearch] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+
+    def tasks_of(self, kind: Kind) -> int:
+        """Tasks of one iteration at which an arm's expected tokens are those of the chains."""
+        chains = self.tasks * self.searches["chains"].expected_chains(self.turns)
+        return round(chains / self.searches[kind].expected_chains(self.turns))
+
+
+FOUR, SIX = TreeSearch(4, 0), TreeSearch(2, 2, 1)
+LONG = (
+    *("--data.train.hops", "[5,6]", "--data.validation.hops", "[5,6]", "--data.test.hops", "[5,6]"),
+    *("--env.topk", "4", "--env.max_turns", "10"),
+    *("--rollout.limits.max_observation_tokens", "128", "--rollout.limits.max_context", "1024"),
+)
+REGIMES = {
+    regime.name: regime
+    for regime in (
+        Regime("default", "2 to 6 hops", 32, 5, {"chains": FOUR, "trees": SIX, "shared_trees": SIX}),
+        Regime(
+            "low",
+            "2 to 6 hops, 2 chains a task",
+            64,
+            5,
+            # A budget hands out trees and every task gets one, so a mean of one tree could not be moved; 2 trees of 2
+            # leaves are the cheapest search with forks that can (3.2 chains a task, so fewer tasks).
+            {"chains": TreeSearch(2, 0), "trees": TreeSearch(1, 2, 1), "shared_trees": TreeSearch(2, 1, 1)},
+        ),
+        Regime(
+            "long",
+            "5 and 6 hops, 4 passages a search of which 1 helps",
+            24,
+            7,
+            {"chains": FOUR, "trees": SIX, "shared_trees": SIX},
+            LONG,
+        ),
+    )
+}
+
+
+def settings(arm: Arm, regime: Regime, seed: int, tokens: int) -> list[str]:
+    """Command-line options of one run, the same for fit, validate and test; the config is relative to the project."""
+    search = regime.searches[arm.kind]
+    return [
+        *("--config", f"configs/{arm.config}.yaml", "--seed_everything", str(seed), "--threads", "1"),
+        *("--search.trees", str(search.trees), "--search.expansions", str(search.expansions)),
+        *("--data.tasks_per_iteration", str(regime.tasks_of(arm.kind)), "--data.validation.n", "200"),
+        *("--data.test.n", "500", "--max_sampled_tokens", str(tokens)),
+        *("--trainer.max_epochs", "10000", "--trainer.check_val_every_n_epoch", "5"),
+        *("--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"),
+        *("--checkpoint.every_n_iterations", "10000"),  # that of the last iteration is always kept
+        *regime.overrides,
+        *arm.overrides,
+    ]

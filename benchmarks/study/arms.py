@@ -48,7 +48,7 @@ def _arms() -> list[Arm]:
             "tree_grpo_budget",
             "tree_grpo",
             "trees, shared out by critic and value tree",
-            ("--budget", "CriticGuidedBudget", *APVT, *CRITIC),
+            ("--budget", "CriticGuidedBudget", "--budget.sharpness", "2", *APVT, *CRITIC),
             "shared_trees",
         ),
         Arm("tree_ppo", "tree_ppo", "TreePPO (reconstruction): value tree, warm-up, budget"),

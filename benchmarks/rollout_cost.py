@@ -2,8 +2,9 @@
 
     python benchmarks/rollout_cost.py [--sampler vllm] [--tasks 32] [--max-batch 256] [--repeats 5]
 
-Chains and trees are measured in turn, in one process, on the same tasks and with the same number of leaves; the ratio
-of each pair is taken and the median reported, because machines are noisy.
+Trees are measured against chains with the same number of leaves, and against as many chains as cost the same sampled
+tokens, in turn, in one process, on the same tasks; the ratio of each round is taken and the median reported with its
+range, because machines are noisy. An engine is kept full where --max-batch is well below the number of rollouts.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from lit_treerl.sampling.transformers import TransformersSampler
 from lit_treerl.sampling.vllm import VLLMSampler
 from lit_treerl.trees.search import TreeSearch
 
+TURNS = 5  # mean of the embedded questions
 LIMITS = RolloutLimits(max_new_tokens=16, max_context=512, max_observation_tokens=64)
 
 
@@ -61,6 +63,11 @@ def measure(sampler, actor, env, tokens, tasks, search, seed) -> tuple[float, di
     return seconds / stats["rollout/sampled_tokens"], stats
 
 
+def ratio(values: list[float]) -> str:
+    """Median and range."""
+    return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", default="embedded")
@@ -82,25 +89,32 @@ def main() -> None:
     rows = []
     for m, n, rounds in ((2, 2, 1), (1, 4, 1), (2, 1, 2)):
         tree = TreeSearch(trees=m, expansions=n, rounds=rounds)
-        chain = TreeSearch(trees=tree.leaves_per_task, expansions=0)
-        pairs = []
-        for seed in range(args.repeats + 1):
-            chain_cost, _ = measure(sampler, actor, env, tokens, tasks, chain, seed)
-            tree_cost, stats = measure(sampler, actor, env, tokens, tasks, tree, seed)
-            if seed:  # the first pair warms up
-                pairs.append((tree_cost / chain_cost, stats))
-        ratio = median(pair[0] for pair in pairs)
-        leaves = median(pair[1]["rollout/leaves_per_chain"] for pair in pairs)
-        turns = median(pair[1]["rollout/turns"] for pair in pairs)
-        row = {
-            "search": f"M={m} N={n} L={rounds}",
-            "time_per_token_tree_over_chain": round(ratio, 3),
-            "leaves_per_chain": round(leaves, 3),
-            "closed_form": round(tree.leaves_per_chain(turns), 3),
-            "mean_turns": round(turns, 2),
+        arms = {
+            "tree": tree,
+            "equal_leaves": TreeSearch(trees=tree.leaves_per_task, expansions=0),
+            "equal_tokens": TreeSearch(trees=round(tree.expected_chains(TURNS)), expansions=0),
         }
-        rows.append(row)
-        print(row, flush=True)
+        found = []
+        for seed in range(args.repeats + 1):
+            order = list(arms)[seed % 3 :] + list(arms)[: seed % 3]  # nobody always comes first
+            costs = {arm: measure(sampler, actor, env, tokens, tasks, arms[arm], seed) for arm in order}
+            if seed:  # the first round warms up
+                found.append(costs)
+        stats = [costs["tree"][1] for costs in found]
+        turns = median(numbers["rollout/turns"] for numbers in stats)
+        rows.append(
+            {
+                "search": f"M={m} N={n} L={rounds}",
+                **{
+                    f"time_per_token_over_chains_of_{arm}": ratio([c["tree"][0] / c[arm][0] for c in found])
+                    for arm in ("equal_leaves", "equal_tokens")
+                },
+                "leaves_per_chain": round(median(numbers["rollout/leaves_per_chain"] for numbers in stats), 3),
+                "closed_form": round(tree.leaves_per_chain(turns), 3),
+                "mean_turns": round(turns, 2),
+            }
+        )
+        print(rows[-1], flush=True)
     if args.out:
         args.out.write_text(json.dumps(rows, indent=2) + "\n")
 

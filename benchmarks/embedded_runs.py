@@ -1,24 +1,25 @@
 """Tree-GRPO and chain GRPO on the embedded world over several seeds: held-out EM at equal tokens, wall time.
 
-    python benchmarks/embedded_runs.py [--seeds 5] [--parallel 1] [--root runs/embedded] [--out embedded_runs.json]
+    python -m benchmarks.embedded_runs [--seeds 5] [--parallel 1] [--root runs/embedded] [--out embedded_runs.json]
 
 Runs `lit-treerl fit` on configs/tree_grpo.yaml and configs/grpo.yaml as they are, only with more seeds (and as many
 iterations for the chains as the trees' tokens pay for), and reads the metrics.csv of each. Finished runs are kept, so
-it goes on where it stopped. EM at a token mark is interpolated between the two validations around it.
+it goes on where it stopped. EM at a token mark is interpolated between the two validations around it. From the
+project's root.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import fmean, stdev
+
+from benchmarks.study.curves import at, curve, read_metrics
 
 ARMS = {"tree_grpo": 30, "grpo": 34}  # iterations
 MARKS = (60_000, 90_000, 120_000, 150_000, 180_000)
@@ -37,24 +38,10 @@ def run(arm: str, seed: int, root: Path) -> dict:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         done.write_text(json.dumps(time.perf_counter() - start))
     metrics = max(folder.glob("version_*/metrics.csv"), key=lambda path: path.stat().st_mtime)
-    return {"arm": arm, "seed": seed, "seconds": json.loads(done.read_text())} | curve(metrics)
-
-
-def curve(metrics: Path) -> dict:
-    """Validation EM against sampled tokens."""
-    with metrics.open() as file:
-        rows = list(csv.DictReader(file))
-    spent = list(accumulate(float(r["rollout/sampled_tokens"]) for r in rows if r["rollout/sampled_tokens"]))
-    points = [(0.0 if int(r["epoch"]) < 0 else spent[int(r["epoch"])], float(r["val/em"])) for r in rows if r["val/em"]]
-    return {"points": points, "start": points[0][1], "end": points[-1][1], "tokens": spent[-1]}
-
-
-def at(points: list[tuple[float, float]], mark: float) -> float:
-    """EM at ``mark`` tokens, linear between validations; the last one's beyond it."""
-    for (x0, y0), (x1, y1) in pairwise(points):
-        if x0 <= mark <= x1:
-            return y0 + (y1 - y0) * (mark - x0) / (x1 - x0)
-    return points[-1][1]
+    rows = read_metrics(metrics)
+    points, tokens = curve(rows), sum(row.get("rollout/sampled_tokens", 0) for row in rows)
+    what = {"arm": arm, "seed": seed, "seconds": json.loads(done.read_text())}
+    return what | {"points": points, "start": points[0][1], "end": points[-1][1], "tokens": tokens}
 
 
 def mean_and_error(values: list[float]) -> str:

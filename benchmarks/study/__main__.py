@@ -21,14 +21,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.study.arms import ABLATIONS, ARMS, MAIN, REGIMES
-from benchmarks.study.runs import Job, run_job
+from benchmarks.study.plots import plot_curves
+from benchmarks.study.report import load, summarise
+from benchmarks.study.runs import Job, run_job, write_json
+from benchmarks.study.tables import markdown
+
+PRELOAD = ["lit_treerl.command", "transformers.models.qwen3.modeling_qwen3", "bm25s", "numba"]
 
 
 def run_jobs(jobs: Sequence[Job], parallel: int) -> list[Job]:
     """Run them, ``parallel`` at a time, each in a process of its own; returns those that failed."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lit_treerl.command"])  # imported once for all
+    context.set_forkserver_preload(PRELOAD)  # imported once for all
 
     def one(job: Job) -> bool:
         if job.is_done():
@@ -43,6 +48,21 @@ def run_jobs(jobs: Sequence[Job], parallel: int) -> list[Job]:
 
     with ThreadPoolExecutor(parallel) as pool:
         return [job for job, fine in zip(jobs, pool.map(one, jobs), strict=True) if not fine]
+
+
+def write_report(root: Path) -> None:
+    """Write report.json, report.md and a plot per regime into ``root``, of the runs that are done."""
+    results = load(root)
+    if not results:
+        print(f"no finished run below {root}")
+        return
+    summary = summarise(results)
+    write_json(root / "report.json", summary)
+    text = markdown(summary)
+    (root / "report.md").write_text(text, encoding="utf-8")
+    print(text)
+    for plot in plot_curves(results, root):
+        print(f"plot: {plot}")
 
 
 def parse(args: Sequence[str] | None) -> argparse.Namespace:
@@ -73,6 +93,7 @@ def main(args: Sequence[str] | None = None) -> int:
             for arm in given.arms
         ]
         failed = run_jobs(jobs, given.parallel)
+    write_report(root)
     return 1 if failed else 0
 
 

@@ -105,9 +105,8 @@ def measure(job: Job) -> dict[str, Any]:
         run([step, *job.settings, *place, *(("--ckpt_path", str(last)) if step != "fit" else ())])
         seconds[step] = time.perf_counter() - start
     shutil.rmtree(last.parent)
-    return {"arm": job.arm, "regime": job.regime, "seed": job.seed, "settings": job.settings} | read_result(
-        job.folder, seconds
-    )
+    what = {"arm": job.arm, "regime": job.regime, "seed": job.seed, "limit": job.tokens, "settings": job.settings}
+    return what | read_result(job.folder, seconds)
 
 
 def read_result(folder: Path, seconds: dict[str, float]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lit_treerl.algorithms.advantages import counted_nodes
 from lit_treerl.algorithms.base import Beliefs, Credit
 from lit_treerl.algorithms.value_loss import predicted_returns, value_loss
 from lit_treerl.critic_training import (
@@ -196,13 +197,20 @@ class LitActorCritic(LitPolicy):
         return Outlook(beliefs, None if math.isnan(self.smoothed_variance) else self.smoothed_variance)
 
     def judge(self, task: Task, tree: Tree) -> tuple[list[float], list[float]]:
-        """The critic's value and the value tree's mean (nan without one) of every state of a growing tree."""
+        """The critic's value and the value tree's mean (nan without one) of every state of a growing tree.
+
+        No value is read, and nan given, of states that failures alone follow.
+        """
         group = RolloutGroup(task, [tree])
         (((belief,),)) = self.critic_values([group])
         assert belief.value is not None
         unknown = [math.nan] * len(tree)
+        values = [
+            value if counts else math.nan
+            for value, counts in zip(belief.value.tolist(), counted_nodes(tree), strict=True)
+        ]
         means = unknown if self.value_tree is None else self.value_tree.beliefs(group)[0][0]
-        return belief.value.tolist(), means
+        return values, means
 
     # ---- training ----
 

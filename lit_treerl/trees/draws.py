@@ -45,7 +45,7 @@ def draw_by_critic(nodes: list[int], n: int, values: Sequence[float]) -> list[in
     Args:
         nodes: to choose from.
         n: how many.
-        values: [nodes of the tree] the critic's values, clipped to [0, 1].
+        values: [nodes of the tree] the critic's values, clipped to [0, 1]; nan, where it was not asked, counts as sure.
     """
 
     def uncertainty(node: int) -> float:

@@ -80,8 +80,10 @@ class CriticWarmup(L.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave."""
-        self.done, self.over = state_dict["done"], state_dict["over"] or self.iterations == 0
-        self._trees.load_state_dict(state_dict["trees"])
+        self.done = state_dict["done"]
+        self.over = state_dict["over"] or self.done >= self.iterations  # the cap may have been lowered
+        if not self.over:
+            self._trees.load_state_dict(state_dict["trees"])
 
     def _apply(self, module: L.LightningModule) -> None:
         if isinstance(module, LitActorCritic):

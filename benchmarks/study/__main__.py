@@ -66,34 +66,52 @@ def write_report(root: Path) -> None:
 
 
 def parse(args: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(
         "benchmarks.study", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--regime", nargs="+", choices=REGIMES, default=["default"])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=[*MAIN, *ABLATIONS])
-    parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--parallel", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=150_000)
+    for name, default in (("--seeds", 8), ("--parallel", 2), ("--tokens", 150_000)):
+        parser.add_argument(name, type=positive, default=default)
     parser.add_argument("--root", type=Path, default=Path("runs/study"))
     parser.add_argument("--report_only", "--report-only", action="store_true")
     parser.add_argument("more", nargs="*", help="after --: options for every run")
     return parser.parse_args(args)
 
 
+def positive(text: str) -> int:
+    """A whole number of at least 1, with or without underscores."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(number)
+    return number
+
+
+def plan(given: argparse.Namespace, root: Path) -> list[Job]:
+    """The runs in their order, which gives all arms equally many seeds wherever it is broken off."""
+    return [
+        Job(arm, regime, seed, given.tokens, root, tuple(given.more))
+        for seed in range(given.seeds)
+        for regime in given.regime
+        for arm in given.arms
+    ]
+
+
 def main(args: Sequence[str] | None = None) -> int:
-    """Returns 1 where a run failed."""
+    """The exit code: 1 where a run failed, 2 where what is in the root does not go with what is asked for."""
     given = parse(args)
     root, failed = given.root.resolve(), []
-    if not given.report_only:
-        more = tuple(given.more)
-        jobs = [
-            Job(arm, regime, seed, given.tokens, root, more)
-            for seed in range(given.seeds)
-            for regime in given.regime
-            for arm in given.arms
-        ]
-        failed = run_jobs(jobs, given.parallel)
-    write_report(root)
+    try:
+        if not given.report_only:
+            jobs = plan(given, root)
+            ready = sum(job.is_done() for job in jobs)
+            print(f"{len(jobs)} runs, {ready} of them done already", flush=True)
+            failed = run_jobs(jobs, given.parallel)
+        write_report(root)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     return 1 if failed else 0
 
 

@@ -24,10 +24,9 @@ def plot_curves(results: Sequence[Result], folder: Path) -> list[Path]:
 
 def plot_regime(results: Sequence[Result], path: Path) -> Path:
     """One regime's plot; returns its path."""
-    from matplotlib import rcParams
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    rcParams["svg.hashsalt"] = "study"  # the same file for the same numbers
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     marks = [results[0]["limit"] * part / GRID for part in range(GRID + 1)]
@@ -40,5 +39,6 @@ def plot_regime(results: Sequence[Result], path: Path) -> Path:
         axes.fill_between(marks, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
     axes.set(xlabel="sampled tokens", ylabel="validation EM", title=results[0]["regime"], ylim=(0, 1))
     axes.legend(title="arm (seeds)", fontsize="small")
-    figure.savefig(path, metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "study", "svg.fonttype": "none"}):  # the same file for the same numbers
+        figure.savefig(path, metadata={"Date": None})
     return path

@@ -23,9 +23,17 @@ GRID = 100
 
 
 def load(root: Path) -> list[Result]:
-    """All finished runs below ``root``, in the order of regimes, arms and seeds."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in root.glob("*/*/seed_*/result.json")]
-    regimes, arms = list(REGIMES), list(ARMS)
+    """All finished runs below ``root``, in the order of regimes, arms and seeds.
+
+    Raises:
+        ValueError: where one is of an unknown arm or regime.
+    """
+    found, regimes, arms = [], list(REGIMES), list(ARMS)
+    for path in sorted(root.glob("*/*/seed_*/result.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if result["arm"] not in arms or result["regime"] not in regimes:
+            raise ValueError(f"{path}: there is no arm {result['arm']} or no regime {result['regime']} in the study")
+        found.append(result)
     return sorted(found, key=lambda r: (regimes.index(r["regime"]), arms.index(r["arm"]), r["seed"]))
 
 

@@ -87,10 +87,11 @@ def cost(row: Row) -> list[str]:
 
 
 def interval(found: dict[str, Any] | None, *, signed: bool = False) -> str:
-    """``.512 ± .034`` with a leading zero, or a dash."""
+    """``0.512 ± 0.034``, or a dash."""
     if found is None:
         return "-"
-    return ("+" if signed and found["mean"] >= 0 else "") + str(Estimate(**found))
+    shown = Estimate(**found | {"mean": round(found["mean"], 3) + 0.0})  # no minus zero
+    return ("+" if signed and shown.mean >= 0 else "") + str(shown)
 
 
 def thousands(tokens: float | None) -> str:

@@ -52,6 +52,15 @@ def refused(capsys, *args: str) -> str:
         ("--model LitTreeR", ["model: 'LitTreeR'", "did you mean LitTreeRL?", "known are LitTreeRL, LitSFT"]),
         ("--env Searc", ["env: 'Searc'", "did you mean SearchQA?"]),
         ("--budget Unifor", ["budget: 'Unifor'", "did you mean UniformBudget?"]),
+        ("--model.value_tree Tree", ["model.value_tree: 'Tree'", "known are ValueTree"]),
+        ("--budget.most 3", ["unknown parameter budget.most", "UniformBudget takes no parameters"]),
+        ("--warmup.iteration 3", ["unknown option --warmup.iteration", "did you mean --warmup.iterations?"]),
+        ("--model.critic.lrr 1", ["unknown parameter model.critic.lrr", "did you mean lr?", "CriticConfig takes"]),
+        (
+            "--model.value_tree ValueTree --model.value_tree.halflife 3",
+            ["unknown parameter model.value_tree.halflife", "did you mean half_life?", "ValueTree takes half_life"],
+        ),
+        ("--model.algorithm PPO --model.algorithm.mixture false", ["parameter model.algorithm.mixture", "PPO takes"]),
         # wrong types and choices
         ("--search.trees x", ["search.trees: expected int, got 'x'"]),
         ("--trainer.max_epochs x", ["trainer.max_epochs: expected int or null, got 'x'"]),
@@ -62,7 +71,40 @@ def refused(capsys, *args: str) -> str:
         ("--data.train.split tran", ["data.train.split: expected one of 'train', 'validation', 'test', got 'tran'"]),
         ("--env.topk x", ["env.topk: expected int, got 'x'"]),
         ("--threads 0", ["threads: ", "v>0"]),
+        ("--model.algorithm.baseline mean", ["algorithm.baseline: expected one of 'group', 'apvt', 'critic'"]),
+        ("--model.algorithm.credit node", ["model.algorithm.credit: expected one of 'leaf', 'edge', got 'node'"]),
+        ("--model.critic.backbone shard", ["model.critic.backbone: expected one of 'own', 'shared', got 'shard'"]),
+        ("--model.critic.loss.kind mae", ["critic.loss.kind: expected one of 'mse', 'bce', 'huber', got 'mae'"]),
+        (
+            "--search.draw best",
+            ["draw: expected one of 'uniform', 'entropy', 'critic', 'critic_gap', got 'best'"],
+        ),
+        (
+            "--model.algorithm PPO --model.algorithm.normalisation group_std",
+            ["model.algorithm.normalisation: expected one of 'batch', 'none', got 'group_std'"],
+        ),
         # wrong values
+        ("--budget CriticGuidedBudget --budget.most 0.5", ["budget.most must be at least 1", "got 0.5"]),
+        ("--warmup.held_out 1", ["warmup.held_out must be between 0 and 1, got 1.0"]),
+        (
+            "--model.value_tree ValueTree --model.value_tree.half_life 0",
+            ["model.value_tree.half_life must be above 0, or null for no decay, got 0.0"],
+        ),
+        ("--model.critic.passes 0", ["model.critic.passes must be at least 1, got 0"]),
+        ("--model.critic.loss.clip 0", ["clip must be null or above 0, got 0.0"]),
+        (
+            "--model.critic.backbone shared --model.critic.policy a/b",
+            ["model.critic.policy goes with backbone 'own'"],
+        ),
+        ("--model.algorithm PPO --model.algorithm.gae_lambda 2", ["gae_lambda in [0, 1], got 1.0 and 2.0"]),
+        (
+            "--model.algorithm TreePPO --model.algorithm.weight_saturation 0",
+            ["weight_saturation must be above 0, got 0.0"],
+        ),
+        (
+            "--model.algorithm.baseline critic --model.algorithm.normalisation group_std",
+            ["'group_std' and singletons 'published' go with baseline 'group'", "not with baseline 'critic'"],
+        ),
         ("--search.trees 0", ["search.trees must be at least 1, got 0"]),
         ("--search.keep_leaves 9", ["search.keep_leaves must be null or in 1..3"]),
         ("--rollout.temperature 0", ["rollout.temperature must be above 0"]),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from doc_commands import ROOT, blocks, build, commands, enter, lit_treerl, run, small
+from doc_commands import ROOT, SMALL, blocks, build, commands, enter, lit_treerl, run, small
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [*DOCS, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
@@ -128,6 +128,19 @@ def read_metrics(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+CRITIC = "## Critic, value tree and budget"
+
+
+def documented_names(text: str) -> set[str]:
+    return {name for name, _ in KEY_ROW.findall(text) if "/" in name}
+
+
+def logged_names(rows: list[dict[str, str]]) -> set[str]:
+    """Names of the columns, without data sources and with LOW for a bin's lower end."""
+    names = {re.sub(r"/\d\.\d$", "/LOW", name) for name in rows[0] if not re.search("/embedded_", name)}
+    return names - {"epoch", "step"}
+
+
 def test_metrics_page_names_what_is_logged(tmp_path, monkeypatch):
     enter(tmp_path, monkeypatch)
     (command,) = lit_treerl(ROOT / "README.md")[:1]
@@ -135,9 +148,18 @@ def test_metrics_page_names_what_is_logged(tmp_path, monkeypatch):
     rows = read_metrics(tmp_path / "runs/tree_grpo/version_0")
     assert (rows[0]["epoch"], rows[1]["epoch"]) == ("-1", "0")
     assert float(rows[1]["train/kl"]) == 0
-    logged = {name for name in rows[0] if not re.search("/embedded_", name)} - {"epoch", "step"}
-    documented = {name for name, _ in KEY_ROW.findall((ROOT / "docs/metrics.md").read_text()) if "/" in name}
-    assert documented == logged
+    before, critic, after = re.split(rf"^{CRITIC}$|^## Time$", (ROOT / "docs/metrics.md").read_text(), flags=re.M)
+    assert logged_names(rows) == documented_names(before + after)
+
+    run(["fit", "--config", "configs/tree_ppo.yaml", "--warmup.iterations", "1", *TWO_ITERATIONS])
+    rows = read_metrics(tmp_path / "runs/tree_ppo/version_0")
+    assert logged_names(rows) == documented_names(before + critic + after)
+    warmup, policy = rows[1:]
+    assert warmup["warmup/iterations"] == "1.0"
+    assert warmup["warmup/explained_variance"] == warmup["train/explained_variance"]
+    assert (policy["warmup/iterations"], policy["warmup/explained_variance"]) == ("", "")
+    assert [float(row["train/grad_norm_actor"]) > 0 for row in (warmup, policy)] == [False, True]
+    assert all(float(row["train/grad_norm_critic"]) > 0 for row in (warmup, policy))
 
 
 def flat(settings: object, prefix: str = "") -> dict[str, object]:
@@ -164,6 +186,14 @@ def shown(capsys, *args: str) -> dict[str, object]:
     return {key: value for key, value in flat(settings).items() if not key.startswith("trainer")}
 
 
+TWO_ITERATIONS = [
+    word
+    for name, value in (
+        SMALL | {"data.tasks_per_iteration": "8", "data.train.n": "16", "trainer.max_epochs": "2"}
+    ).items()
+    for word in (f"--{name}", value)
+]
+
 VARIANTS = [
     ["--env", "SearchQA"],
     ["--env", "SearchQA", "--env.retriever", "BM25Retriever", "--env.reward", "OutcomeReward"],
@@ -175,6 +205,9 @@ VARIANTS = [
     ["--data", "EpisodeDataModule"],
     ["--model", "LitSFT", "--data", "EpisodeDataModule", "--data.episodes", "EmbeddedDemonstrations"],
     ["--data", "EpisodeDataModule", "--data.episodes", "JSONLEpisodes", "--data.episodes.path", "x.jsonl"],
+    ["--model.algorithm", "GRPO", "--budget", "CriticGuidedBudget"],
+    ["--model.algorithm", "PPO"],
+    ["--model.algorithm", "TreePPO", "--model.value_tree", "ValueTree"],
 ]
 
 
@@ -223,3 +256,16 @@ def test_grpo_differs_from_tree_grpo_in_search_and_estimator_alone(tmp_path, mon
     differing = {key for key in trees.keys() | chains.keys() if trees.get(key) != chains.get(key)}
     assert differing == {"search.trees", "search.expansions", "model.algorithm", "model.algorithm.level"}
     assert (chains["search.trees"], chains["search.expansions"], chains["model.algorithm"]) == (4, 0, "GRPO")
+
+
+def test_ppo_differs_from_tree_ppo_in_what_its_page_says_alone(tmp_path, monkeypatch, capsys):
+    enter(tmp_path, monkeypatch)
+    whole, plain = (shown(capsys, "--config", f"configs/{name}.yaml") for name in ("tree_ppo", "ppo"))
+    differing = {key for key in whole.keys() | plain.keys() if whole.get(key) != plain.get(key)}
+    pieces = ("model.value_tree", "warmup.", "budget")
+    assert {key for key in differing if not key.startswith(pieces)} == {
+        "model.algorithm",
+        "model.algorithm.mixture",
+        "model.algorithm.weight_saturation",
+    }
+    assert (plain["model.value_tree"], plain["warmup.iterations"], plain["budget"]) == (None, 0, "UniformBudget")

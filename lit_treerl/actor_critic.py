@@ -24,6 +24,7 @@ from lit_treerl.critic_training import (
     state_targets,
     tree_values,
     value_tree_beliefs,
+    with_others,
 )
 from lit_treerl.modeling.value_packs import ValuePack, prompt_packs, value_packs
 from lit_treerl.optimizers import OptimizerConfig, build_optimizer, step_now
@@ -100,13 +101,16 @@ class LitActorCritic(LitPolicy):
 
     # ---- beliefs and what the critic learns ----
 
-    def beliefs(self, groups: Sequence[RolloutGroup], *, token_level: bool = False) -> list[list[Beliefs]]:
+    def beliefs(
+        self, groups: Sequence[RolloutGroup], *, token_level: bool = False, others: bool = False
+    ) -> list[list[Beliefs]]:
         """What critic and value tree say of the trees; the value tree learns of them."""
         beliefs = [[Beliefs()] * len(group.trees) for group in groups]
         if self.critic is not None:
             beliefs = self.critic_values(groups, token_level=token_level)
         if self.value_tree is not None:
             beliefs = value_tree_beliefs(groups, self.value_tree, int(self.updates), beliefs)
+            beliefs = with_others(groups, self.value_tree, beliefs) if others else beliefs
         return beliefs
 
     def critic_values(self, groups: Sequence[RolloutGroup], *, token_level: bool = False) -> list[list[Beliefs]]:

@@ -117,6 +117,18 @@ def value_tree_beliefs(
     return read_value_tree(groups, value_tree, beliefs)
 
 
+def with_others(
+    groups: Sequence[RolloutGroup], value_tree: ValueTree, beliefs: Sequence[Sequence[Beliefs]]
+) -> list[list[Beliefs]]:
+    """Beliefs with what all other episodes say of each leaf's states; of groups that were just added."""
+    out = []
+    for group, some in zip(groups, beliefs, strict=True):
+        leaves = [tree.training_leaves() for tree in group.trees]
+        others = [[value_tree.others(group, i, leaf) for leaf in mine] for i, mine in enumerate(leaves)]
+        out.append([replace(b, others=other) for b, other in zip(some, others, strict=True)])
+    return out
+
+
 def read_value_tree(
     groups: Sequence[RolloutGroup], value_tree: ValueTree, beliefs: Sequence[Sequence[Beliefs]]
 ) -> list[list[Beliefs]]:

@@ -59,7 +59,8 @@ class LitTreeRL(LitActorCritic):
     ) -> None:
         super().__init__(policy, actor_lr, actor, optimizer, critic, value_tree)
         self.algorithm, self.loss, self.update = algorithm or TreeGRPO(), loss, update
-        self.algorithm.uses_value_tree &= value_tree is not None
+        if value_tree is None:
+            self.algorithm.uses_value_tree = self.algorithm.uses_others = False
         self.critic_wanted = self.algorithm.uses_critic  # callbacks may want it too
         self.reference: Actor | None = None
 
@@ -80,8 +81,9 @@ class LitTreeRL(LitActorCritic):
             resting: list[Pack | ValuePack] = [*self.plan_warmup(groups, iteration)]
             self.stats.add_time(time.perf_counter() - start)
             return resting or [Pack.idle()]
-        beliefs = self.beliefs(groups, token_level=self.algorithm.token_level)
-        credits = self.algorithm(groups, beliefs)
+        algorithm = self.algorithm
+        beliefs = self.beliefs(groups, token_level=algorithm.token_level, others=algorithm.uses_others)
+        credits = algorithm(groups, beliefs)
         self.stats.begin(zero_signal_groups=zero_signal(credits))
         rng = random.Random(derive_seed("mini-batches", iteration))
         packs: list[Pack | ValuePack] = []

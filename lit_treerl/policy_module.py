@@ -57,6 +57,9 @@ class LitPolicy(L.LightningModule):
         actor_lr: learning rate.
         actor: how the actor is loaded.
         optimizer: AdamW and its schedule.
+
+    Attributes:
+        within_iteration: its trees have begun to change what a checkpoint holds, and that is not over yet.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class LitPolicy(L.LightningModule):
         self.actor_config, self.optimizer_config = actor, optimizer
         self.temperature = 1.0  # of the sampling; the sampler callback sets it
         self.actor: Actor | None = None
+        self.within_iteration = False
         self.last_evaluation: dict[str, dict[str, float]] = {}
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))  # optimizer steps: version of the weights
 

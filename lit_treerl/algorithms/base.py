@@ -27,6 +27,8 @@ class Beliefs:
         count: [nodes] float64, the n of it: the decayed number of samples behind ``mean``.
         prior: the value tree's mean return of the task from EARLIER iterations; where it never met the task, of all
             tasks (nan where it has met none).
+        others: for each training leaf, (n, mean return-to-go) of the states on its path, root first, in the value tree
+            without that leaf's own episode.
     """
 
     value: Tensor | None = None
@@ -35,6 +37,7 @@ class Beliefs:
     trust: Tensor | None = None
     count: Tensor | None = None
     prior: float | None = None
+    others: list[list[tuple[float, float]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,13 @@ class AdvantageEstimator(ABC):
     Attributes:
         uses_critic: needs ``Beliefs.value``.
         uses_value_tree: needs ``Beliefs.mean``, ``trust``, ``count`` and ``prior``.
+        uses_others: needs ``Beliefs.others``.
         token_level: needs ``Beliefs.token_value``.
     """
 
     uses_critic: bool = False
     uses_value_tree: bool = False
+    uses_others: bool = False
     token_level: bool = False
 
     @abstractmethod

@@ -19,6 +19,7 @@ SOURCES = {
     "trust": "the value tree",
     "count": "the value tree",
     "prior": "the value tree",
+    "others": "the value tree",
 }
 
 
@@ -72,7 +73,7 @@ def _check(tree: Tree, belief: Beliefs, needs: Sequence[str]) -> None:
                 f"task {tree.task_id!r}, tree {tree.index}: the estimator needs Beliefs.{name}, "
                 f"of {SOURCES[name]}, and there is none"
             )
-        if name != "prior" and len(found) != len(tree):
+        if name not in ("prior", "others") and len(found) != len(tree):
             raise ValueError(
                 f"task {tree.task_id!r}, tree {tree.index}: {len(tree)} nodes but Beliefs.{name} of {len(found)}"
             )

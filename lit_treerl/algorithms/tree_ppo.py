@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor
 
+from lit_treerl.algorithms.base import Beliefs
 from lit_treerl.algorithms.beliefs import finite
+from lit_treerl.algorithms.leafwise import check_choice
 from lit_treerl.algorithms.ppo import PPO, Estimate, GAELevel, PPONormalisation
+from lit_treerl.trees.tree import Tree
+
+Values = Literal["critic", "mixture"]
 
 
 class TreePPO(PPO):
@@ -22,6 +30,14 @@ class TreePPO(PPO):
     - target(u) = a_u y(u) + (1 - a_u) G(u), G the lambda return;
     - weight(u) = min(1, sqrt(n_u / n0)); each node counts once.
 
+    With ``values: critic`` the advantages are tree GAE over the critic's values alone, as in PPO. With ``values:
+    mixture``, ours too, they are GAE along each leaf's path over
+
+        V'(u) = (n V_others(u) + k V(u)) / (n + k),
+
+    n and V_others those of the value tree without the leaf's own episode: other rollouts from the same state, where
+    there are any, correct the critic. A shared action takes the mean over the leaves below it.
+
     Give the value tree the same ``discount``, or the two parts differ in meaning.
     Token-level targets are lambda returns alone: the value tree knows states before actions only.
 
@@ -35,6 +51,8 @@ class TreePPO(PPO):
         centre: ``batch`` also subtracts the mean over those tokens; else the divisor is their root mean square.
         mixture: False is the ablation without the value tree: lambda returns as targets, of weight 1, as in PPO.
         weight_saturation: n0, samples from which on a target has full weight.
+        values: what advantages are measured by, ``critic`` or ``mixture``.
+        prior_weight: k, episodes that the critic's value counts for in the mixture.
 
     Raises:
         ValueError: where a setting is out of range.
@@ -50,16 +68,45 @@ class TreePPO(PPO):
         centre: bool = True,
         mixture: bool = True,
         weight_saturation: float = 4.0,
+        values: Values = "critic",
+        prior_weight: float = 2.0,
     ) -> None:
         super().__init__(level, discount, gae_lambda, normalisation, std_floor, centre)
         if not weight_saturation > 0:
             raise ValueError(f"weight_saturation must be above 0, got {weight_saturation}")
+        check_choice("values", values, get_args(Values))
+        if values == "mixture" and level == "token":
+            raise ValueError("values 'mixture' is about states before actions: it needs level 'turn'")
+        if not prior_weight > 0:
+            raise ValueError(f"prior_weight must be above 0, got {prior_weight}")
         self.uses_value_tree = mixture
+        self.uses_others, self.prior_weight = values == "mixture", prior_weight
         self.weight_saturation = weight_saturation
 
     def needs(self) -> list[str]:
         """Fields of :class:`Beliefs` that must be there."""
-        return super().needs() + (["mean", "trust", "count"] if self.uses_value_tree else [])
+        needs = super().needs() + (["mean", "trust", "count"] if self.uses_value_tree else [])
+        return [*needs, "others"] if self.uses_others else needs
+
+    def _estimate(self, tree: Tree, beliefs: Beliefs) -> Estimate:
+        estimate = super()._estimate(tree, beliefs)
+        return replace(estimate, advantage=self._corrected(tree, beliefs)) if self.uses_others else estimate
+
+    def _corrected(self, tree: Tree, beliefs: Beliefs) -> Tensor:
+        """Advantage [nodes] over the mixture, the mean over the leaves below each node."""
+        assert beliefs.value is not None
+        assert beliefs.others is not None
+        total, count, critic, k = [0.0] * len(tree), [0] * len(tree), beliefs.value.tolist(), self.prior_weight
+        for leaf, others in zip(tree.training_leaves(), beliefs.others, strict=True):
+            path = tree.path(leaf)
+            values = [(n * mean + k * critic[node]) / (n + k) for node, (n, mean) in zip(path, others, strict=True)]
+            values[-1] = after = 0.0  # the episode ends there
+            for i in range(len(path) - 1, 0, -1):
+                delta = tree.reward[path[i]] + self.discount * values[i] - values[i - 1]
+                after = delta + self.discount * self.gae_lambda * after
+                total[path[i]] += after
+                count[path[i]] += 1
+        return torch.tensor([a / max(n, 1) for a, n in zip(total, count, strict=True)], dtype=torch.float64)
 
     def targets(self, estimate: Estimate) -> tuple[Tensor, Tensor]:
         """Targets [nodes] of the critic and their weights [nodes]; nan and 0 where there is nothing to learn."""

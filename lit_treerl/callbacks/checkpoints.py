@@ -21,8 +21,8 @@ class BestCheckpoint(ModelCheckpoint):
 class NewestCheckpoint(ModelCheckpoint):
     """Keeps ``last.ckpt`` at the end of iterations, and when Ctrl-C or an error comes between two iterations.
 
-    Within an iteration nothing is written: its updates are half done, so the run goes on from the last whole
-    iteration and repeats the broken one with the same seeds.
+    Within an iteration nothing is written: value tree and running means know its trees already and its updates are
+    half done, so the run goes on from the last whole iteration and repeats the broken one with the same seeds.
 
     Args:
         every_n_iterations: how often to save; the last iteration is always saved.
@@ -35,31 +35,31 @@ class NewestCheckpoint(ModelCheckpoint):
             save_on_train_epoch_end=True,
             enable_version_counter=False,
         )
-        self._within_iteration = False
 
     @property
     def state_key(self) -> str:
         """Apart from the other checkpoint callback's state."""
         return "NewestCheckpoint"
 
-    def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, *args: Any, **kwargs: Any) -> None:
         """Weights begin to move."""
-        self._within_iteration = True
+        pl_module.within_iteration = True
 
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Save where it is time, and at the end of the run; the iteration is whole again."""
         every = self._every_n_epochs
         if trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs:
             self._every_n_epochs = 1
         super().on_train_epoch_end(trainer, pl_module)
-        self._every_n_epochs, self._within_iteration = every, False
+        self._every_n_epochs = every
+        pl_module.within_iteration = False
 
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+    def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
         """Save between iterations; say where the run can go on from."""
         if trainer.state.fn != "fit" or not self.dirpath:
             return
         path = Path(self.dirpath) / "last.ckpt"
-        if not self._within_iteration and not trainer.sanity_checking:
+        if not pl_module.within_iteration and not trainer.sanity_checking:
             trainer.save_checkpoint(path)
         if trainer.is_global_zero:
             go_on = f"The run can go on from its last whole iteration: --ckpt_path {path}"

@@ -157,6 +157,7 @@ class TreeSampler(L.Callback):
             judge = module.judge if isinstance(module, LitActorCritic) and self.search.uses_values else None
             grower = self._grower(self.search, module, self.rollout.temperature, iteration_of(trainer), on_leaf, judge)
             groups = grower.grow(tasks, trees)
+        module.within_iteration = True
         self.costs.observe(groups)
         self.stats = (
             rollout_stats(groups, self.sampler.reset_counters())

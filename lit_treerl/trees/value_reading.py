@@ -66,16 +66,24 @@ class Reading:
         Raises:
             ValueError: where the episode was not added in this version.
         """
-        below, path = counted_leaves(tree), tree.path(leaf)
-        nodes = along(root, (action_key(tree.action_key[node]) for node in path[1:]))
-        steps = [Step(tree.reward[node], node != leaf, below[leaf] == below[node] == 1) for node in path[1:]]
-        without = path_without(nodes, steps, self.version, self.rules)
+        path, without = tree.path(leaf), self.others(tree, root, leaf)
         above = self._prior_without(root, *without[0]) if prior is None else prior
         out = []
         for node, (samples, mean) in zip(path, without, strict=True):
             above, _ = self._shrink(samples, mean, above)
             out.append(_at_end(tree.status[node], above))
         return out
+
+    def others(self, tree: Tree, root: PrefixNode | None, leaf: int) -> list[tuple[float, float]]:
+        """(n, V) of the nodes on the path to ``leaf`` without its episode, not shrunken.
+
+        Raises:
+            ValueError: where the episode was not added in this version.
+        """
+        below, path = counted_leaves(tree), tree.path(leaf)
+        nodes = along(root, (action_key(tree.action_key[node]) for node in path[1:]))
+        steps = [Step(tree.reward[node], node != leaf, below[leaf] == below[node] == 1) for node in path[1:]]
+        return path_without(nodes, steps, self.version, self.rules)
 
     def _shrink(self, samples: float, mean: float, above: float) -> tuple[float, float]:
         trust = samples / (samples + self.shrinkage)

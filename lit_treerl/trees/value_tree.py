@@ -10,12 +10,13 @@ episode out, and the bound on memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from lit_treerl.trees.task import Task
-from lit_treerl.trees.tree import RolloutGroup
+from lit_treerl.trees.tree import RolloutGroup, Tree
 from lit_treerl.trees.value_growth import Growth, check_rewards, counted_leaves
 from lit_treerl.trees.value_keys import task_key
 from lit_treerl.trees.value_memory import evict, from_tables, to_tables
@@ -171,13 +172,19 @@ class ValueTree:
         Raises:
             ValueError: where ``leaf`` is none, or the last version added no episode there.
         """
-        tree = group.trees[tree_index]
-        if leaf not in tree.leaves():
-            raise ValueError(f"task {group.task.id!r}: node {leaf} of tree {tree_index} is not a leaf")
-        try:
+        with _naming(group, tree_index, leaf) as tree:
             return self._reading.leave_one_out(tree, self._root(group.task), leaf, _given(prior))
-        except ValueError as error:
-            raise ValueError(f"task {group.task.id!r}, leaf {leaf} of tree {tree_index}: {error}") from None
+
+    def others(self, group: RolloutGroup, tree_index: int, leaf: int) -> list[tuple[float, float]]:
+        """(n, V) of the nodes on the path to ``leaf`` without its episode: what :meth:`leave_one_out` shrinks.
+
+        n is 0 where no other episode was sampled from a state.
+
+        Raises:
+            ValueError: as there.
+        """
+        with _naming(group, tree_index, leaf) as tree:
+            return self._reading.others(tree, self._root(group.task), leaf)
 
     def task_value(self, task: Task) -> TaskValue | None:
         """Count, mean and variance of the task's return, not shrunken; None where the task is unknown."""
@@ -226,6 +233,18 @@ class ValueTree:
             if (theirs := state["settings"].get(key)) != mine:
                 raise ValueError(f"model.value_tree.{key} is {mine}, but the stored tree was built with {theirs}")
         return from_tables(state["nodes"])
+
+
+@contextmanager
+def _naming(group: RolloutGroup, tree_index: int, leaf: int) -> Iterator[Tree]:
+    """The tree; errors inside name the task and the leaf."""
+    tree = group.trees[tree_index]
+    if leaf not in tree.leaves():
+        raise ValueError(f"task {group.task.id!r}: node {leaf} of tree {tree_index} is not a leaf")
+    try:
+        yield tree
+    except ValueError as error:
+        raise ValueError(f"task {group.task.id!r}, leaf {leaf} of tree {tree_index}: {error}") from None
 
 
 def _check(key: str, good: bool, wanted: str, got: object) -> None:

@@ -186,13 +186,8 @@ def shown(capsys, *args: str) -> dict[str, object]:
     return {key: value for key, value in flat(settings).items() if not key.startswith("trainer")}
 
 
-TWO_ITERATIONS = [
-    word
-    for name, value in (
-        SMALL | {"data.tasks_per_iteration": "8", "data.train.n": "16", "trainer.max_epochs": "2"}
-    ).items()
-    for word in (f"--{name}", value)
-]
+FEW = SMALL | {"data.tasks_per_iteration": "8", "data.train.n": "16", "trainer.max_epochs": "2"}
+TWO_ITERATIONS = [word for name, value in FEW.items() for word in (f"--{name}", value)]
 
 VARIANTS = [
     ["--env", "SearchQA"],
@@ -261,11 +256,11 @@ def test_grpo_differs_from_tree_grpo_in_search_and_estimator_alone(tmp_path, mon
 def test_ppo_differs_from_tree_ppo_in_what_its_page_says_alone(tmp_path, monkeypatch, capsys):
     enter(tmp_path, monkeypatch)
     whole, plain = (shown(capsys, "--config", f"configs/{name}.yaml") for name in ("tree_ppo", "ppo"))
-    differing = {key for key in whole.keys() | plain.keys() if whole.get(key) != plain.get(key)}
     pieces = ("model.value_tree", "warmup.", "budget")
-    assert {key for key in differing if not key.startswith(pieces)} == {
-        "model.algorithm",
-        "model.algorithm.mixture",
-        "model.algorithm.weight_saturation",
-    }
+    differing = {key for key in whole.keys() & plain.keys() if whole[key] != plain[key] and not key.startswith(pieces)}
+    assert differing == {"model.algorithm"}
+    assert (whole["model.algorithm"], plain["model.algorithm"]) == ("TreePPO", "PPO")
     assert (plain["model.value_tree"], plain["warmup.iterations"], plain["budget"]) == (None, 0, "UniformBudget")
+    assert whole["model.value_tree"] == "ValueTree"
+    assert whole["warmup.iterations"] > 0
+    assert whole["budget"] == "CriticGuidedBudget"

@@ -78,8 +78,7 @@ def test_commands_run(command, home, monkeypatch, capsys):
         monkeypatch.setenv(name, value)
     # a run that goes on from a checkpoint of iteration 1 needs a second one to do
     run(small(command, trainer__max_epochs="2" if command.option("ckpt_path") else "1"))
-    root = "grpo" if command.option("config") == "configs/grpo.yaml" else "tree_grpo"
-    folder = newest(home / "runs" / root)
+    folder = newest(home / "runs" / Path(command.option("config") or "").stem)
     check_results(command, folder)
     assert folder.name in capsys.readouterr().out
     if command.option("wandb"):

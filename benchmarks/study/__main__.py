@@ -112,6 +112,9 @@ def main(args: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("broken off; the same command goes on with the runs that are not done", file=sys.stderr)
+        return 130
     return 1 if failed else 0
 
 

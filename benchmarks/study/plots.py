@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.study.curves import at
 from benchmarks.study.estimates import estimate
-from benchmarks.study.report import GRID, Result
+from benchmarks.study.report import GRID, Result, limit_of
 
 
 def plot_curves(results: Sequence[Result], folder: Path) -> list[Path]:
@@ -29,7 +29,7 @@ def plot_regime(results: Sequence[Result], path: Path) -> Path:
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    marks = [results[0]["limit"] * part / GRID for part in range(GRID + 1)]
+    marks = [limit_of(results[0]) * part / GRID for part in range(GRID + 1)]
     for number, arm in enumerate(dict.fromkeys(result["arm"] for result in results)):
         curves = [result["points"] for result in results if result["arm"] == arm]
         found = [estimate([at(points, mark) for points in curves]) for mark in marks]

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -46,7 +47,7 @@ def summarise(results: Sequence[Result]) -> dict[str, Any]:
     out = {}
     for regime in dict.fromkeys(result["regime"] for result in results):
         mine = [result for result in results if result["regime"] == regime]
-        limits = sorted({result["limit"] for result in mine})
+        limits = sorted({limit_of(result) for result in mine})
         if len(limits) > 1:
             raise ValueError(f"runs of regime {regime} have different --tokens: {limits}")
         marks = [limits[0] * part / 5 for part in range(1, 6)]
@@ -56,6 +57,7 @@ def summarise(results: Sequence[Result]) -> dict[str, Any]:
             "about": REGIMES[regime].about,
             "limit": limits[0],
             "marks": marks,
+            "versions": len({result.get("code") for result in mine}),
             "arms": {arm: summarise_arm([r for r in mine if r["arm"] == arm], reference, marks) for arm in arms},
         }
     return out
@@ -78,6 +80,12 @@ def summarise_arm(runs: Sequence[Result], reference: Sequence[Result], marks: Se
         "stalled": sum(points[-1][1] < points[0][1] + STALLED for points in curves),
         "test_em_by_source": by_source(runs),
     } | costs(runs)
+
+
+def limit_of(run: Result) -> int:
+    """Sampled tokens after which the run was to stop."""
+    options = run["settings"]
+    return int(next(value for key, value in reversed(list(pairwise(options))) if key == "--max_sampled_tokens"))
 
 
 def test_em(run: Result) -> float:

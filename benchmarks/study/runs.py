@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -98,15 +99,23 @@ def measure(job: Job) -> dict[str, Any]:
 
     os.chdir(PROJECT)  # configs are relative to it
     sys.argv = sys.argv[:1]  # Lightning warns of arguments that it is not to read
-    seconds, last = {}, job.folder / "fit/version_0/checkpoints/last.ckpt"
+    seconds, code, last = {}, fingerprint(), job.folder / "fit/version_0/checkpoints/last.ckpt"
     for step in ("fit", "validate", "test"):
         start = time.perf_counter()
         place = ("--trainer.default_root_dir", str(job.folder / step))
         run([step, *job.settings, *place, *(("--ckpt_path", str(last)) if step != "fit" else ())])
         seconds[step] = time.perf_counter() - start
     shutil.rmtree(last.parent)
-    what = {"arm": job.arm, "regime": job.regime, "seed": job.seed, "limit": job.tokens, "settings": job.settings}
+    what = {"arm": job.arm, "regime": job.regime, "seed": job.seed, "settings": job.settings, "code": code}
     return what | read_result(job.folder, seconds)
+
+
+def fingerprint() -> str:
+    """Short hash of the package's code and of the configs, to tell runs of different versions apart."""
+    digest = hashlib.sha256()
+    for path in sorted([*PROJECT.glob("lit_treerl/**/*.py"), *PROJECT.glob("configs/**/*.yaml")]):
+        digest.update(path.relative_to(PROJECT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
 
 
 def read_result(folder: Path, seconds: dict[str, float]) -> dict[str, Any]:

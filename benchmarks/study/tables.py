@@ -23,7 +23,8 @@ def section(name: str, regime: dict[str, Any]) -> str:
     marks = [f"EM at {thousands(mark)}" for mark in regime["marks"]]
     parts = [
         f"## {name}: {regime['about']}",
-        f"{regime['limit']:,} sampled tokens a run. Means with 95% t-intervals over seeds, differences paired by seed.",
+        f"{regime['limit']:,} sampled tokens a run. Means with 95% t-intervals over seeds, differences paired by seed."
+        + (f" Made by {regime['versions']} versions of the code." if regime["versions"] > 1 else ""),
         table(arms, ["test EM", f"less {REFERENCE}", "mean EM", f"less {REFERENCE}", "stalled"], outcome, seeds=True),
         table(arms, marks, lambda row: [interval(found) for found in row["em_at"]]),
         table(arms, [*(f"tokens to EM {level}" for level in LEVELS), f"tokens to {REFERENCE}'s last EM"], speed),

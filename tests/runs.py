@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,12 @@ def run(monkeypatch_context: Any, command: str, root: Path, *args: str, config: 
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two nested containers hold the same, tensors bit for bit."""
+    """Whether two nested containers hold the same, tensors bit for bit; nan equals nan."""
     if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+        alike = isinstance(other, torch.Tensor) and (one.dtype, one.shape) == (other.dtype, other.shape)
+        return alike and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+        return math.isnan(other)
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):

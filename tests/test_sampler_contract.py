@@ -229,6 +229,14 @@ def test_counters_add_up(case):
     assert case.sampler.counters.sampled_tokens == 0
 
 
+def test_forgotten_prefixes_are_computed_anew(case):
+    asked = [Request(0, [7] * 100, SamplingParams(2), seed=0)]
+    run(case.sampler, asked)
+    assert run(case.sampler, asked)[0].cached_tokens > 0
+    case.sampler.forget_prefixes()
+    assert run(case.sampler, asked)[0].cached_tokens == 0
+
+
 def test_global_torch_state_is_left_alone(case):
     threads_before, threads_after, same_state = case.kept
     assert threads_after == threads_before
@@ -271,5 +279,7 @@ def test_impossible_requests_are_refused(case):
         sampler.submit(Request(1, [5], SamplingParams(1), seed=0))
     with pytest.raises(RuntimeError, match="1 requests are in flight"):
         sampler.load_weights(case.trainer.state_dict().items(), version=1)
+    with pytest.raises(RuntimeError, match="1 requests are in flight"):
+        sampler.forget_prefixes()
     assert list(drain(sampler)) == [1]
     assert sampler.poll() == []

@@ -150,6 +150,7 @@ class TreeSampler(L.Callback):
     def collect(self, trainer: L.Trainer, module: LitPolicy, tasks: Sequence[Task]) -> list[RolloutGroup]:
         """Grow one iteration's trees with the current weights."""
         sync = self.sync(module)
+        self.sampler.forget_prefixes()  # a resumed run has none of earlier iterations with the same weights
         start = time.perf_counter()
         trees = self.budget.allocate(tasks, self.search.trees, self._outlook(module, tasks))
         log_histogram(trainer, difficulty_bins(self.budget, trees))

@@ -99,6 +99,12 @@ class Sampler(ABC):
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Take new weights, named as in the Hugging Face state dict, and forget every cached prefix."""
 
+    def forget_prefixes(self) -> None:
+        """Forget every cached prefix, where any are kept; nothing may be in flight.
+
+        What is sampled does not depend on what came before then, down to the last bit of the log-probs.
+        """
+
     def reset_counters(self) -> SamplerCounters:
         """Return the counters so far and start again at 0."""
         done, self.counters = self.counters, SamplerCounters()

@@ -32,9 +32,9 @@ def check_request(request: Request, *, max_context: int, vocab_size: int, in_fli
 
 
 def check_drained(in_flight: int) -> None:
-    """Raise RuntimeError when weights would change under requests that are not finished."""
+    """Raise RuntimeError when weights or prefixes would change under requests that are not finished."""
     if in_flight:
-        raise RuntimeError(f"new weights while {in_flight} requests are in flight; poll until they are done")
+        raise RuntimeError(f"{in_flight} requests are in flight; poll until they are done before anything changes")
 
 
 def eos_token_ids(generation_eos: int | list[int] | None, tokenizer_eos: int | None) -> frozenset[int]:

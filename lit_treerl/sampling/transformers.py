@@ -143,11 +143,19 @@ class TransformersSampler(Sampler):
         """
         from lit_treerl.sampling.weights import copy_weights
 
+        self.forget_prefixes()
+        copy_weights(self._model, self._names, weights)
+        self.version = version
+
+    def forget_prefixes(self) -> None:
+        """Forget every cached prefix.
+
+        Raises:
+            RuntimeError: requests are still in flight.
+        """
         batch = self._started()
         check_drained(len(self._in_flight))
         batch.forget_prefixes()
-        copy_weights(self._model, self._names, weights)
-        self.version = version
 
     def close(self) -> None:
         """Give the memory back; :meth:`start` builds anew."""

@@ -176,9 +176,19 @@ class VLLMSampler(Sampler):
         except BaseException:
             self.close()
             raise
-        if not self._llm.reset_prefix_cache():
-            raise RuntimeError("vLLM did not reset its prefix cache; its entries belong to the old weights")
+        self.forget_prefixes()
         self.version = version
+
+    def forget_prefixes(self) -> None:
+        """Forget every cached prefix.
+
+        Raises:
+            RuntimeError: requests are still in flight, or vLLM did not forget.
+        """
+        self._started()
+        check_drained(len(self._in_flight))
+        if not self._llm.reset_prefix_cache():
+            raise RuntimeError("vLLM did not reset its prefix cache; its entries belong to what came before")
 
     def close(self) -> None:
         """Give the engine back; this also ends torch.distributed's process group, so do it after training."""

@@ -254,11 +254,26 @@ class LitActorCritic(LitPolicy):
             checkpoint["value_tree"] = self.value_tree.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take it over again."""
+        """Take it over again.
+
+        Raises:
+            SettingsError: where the checkpoint's run had a critic and this one has none or the other way round, or its
+                value tree was built with other settings.
+        """
+        stored = any(name.startswith("critic.") for name in checkpoint["state_dict"])
+        if stored != (self.critic is not None):
+            had, has = ("a", "none") if stored else ("no", "one")
+            raise SettingsError(
+                f"ckpt_path: its run had {had} critic, and this one has {has}; "
+                "use algorithm, budget, search and warmup of that run"
+            )
         for name, value in checkpoint.get("critic", {}).items():
             setattr(self, name, value)
         if self.value_tree is not None and "value_tree" in checkpoint:
-            self.value_tree.load_state_dict(checkpoint["value_tree"])
+            try:
+                self.value_tree.load_state_dict(checkpoint["value_tree"])
+            except ValueError as error:
+                raise SettingsError(f"ckpt_path: {error}") from error
 
 
 def build_critic(config: CriticConfig, actor: Actor, policy: str, actor_lora: dict[str, Any] | None) -> Critic:

@@ -60,6 +60,11 @@ class LitTreeRL(LitActorCritic):
         super().__init__(policy, actor_lr, actor, optimizer, critic, value_tree)
         self.algorithm, self.loss, self.update = algorithm or TreeGRPO(), loss, update
         if value_tree is None:
+            if self.algorithm.uses_value_tree and not self.algorithm.value_tree_optional:
+                raise ValueError(
+                    f"model.algorithm: this {type(self.algorithm).__name__} reads a value tree, and there "
+                    "is none: set model.value_tree"
+                )
             self.algorithm.uses_value_tree = self.algorithm.uses_others = False
         self.critic_wanted = self.algorithm.uses_critic  # callbacks may want it too
         self.reference: Actor | None = None

@@ -172,3 +172,10 @@ def test_a_critic_is_built_just_where_budget_or_search_ask(settings, wanted):
     with pytest.raises(SettingsError, match="several processes"):
         set_up(module, **settings)
     assert module.critic_wanted is wanted
+
+
+def test_a_floor_above_the_mean_is_refused_before_anything_is_rolled_out():
+    with pytest.raises(SettingsError, match=r"budget\.least is 3, more than the 2 of search\.trees"):
+        set_up(LitTreeRL(), TreeSearch(trees=2), CriticGuidedBudget(least=3))
+    with pytest.raises(SettingsError, match="several processes"):
+        set_up(LitTreeRL(), TreeSearch(trees=2), CriticGuidedBudget(least=2))

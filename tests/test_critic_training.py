@@ -27,12 +27,14 @@ from lit_treerl.critic_training import (
     state_targets,
     tree_values,
     value_tree_beliefs,
+    with_others,
 )
 from lit_treerl.modeling.forest import Place
 from lit_treerl.modeling.value_packs import ValuePack, value_packs
 from lit_treerl.module import LitTreeRL
 from lit_treerl.optimizers import OptimizerConfig
 from lit_treerl.policy_module import ActorConfig
+from lit_treerl.settings import SettingsError
 from lit_treerl.trees.draws import draw_by_critic, draw_by_gap
 from lit_treerl.trees.task import Task
 from lit_treerl.trees.tree import RolloutGroup, Status, Tree
@@ -654,3 +656,75 @@ def test_states_that_only_failures_follow_are_judged_unknown(policy):
     assert math.isnan(values[5])
     assert draw_by_critic([0, 1, 5], 2, values) == [0, 1]
     assert draw_by_gap([0, 1, 5], 2, values, [0.5, 0.6, 0.9, 0.9, 0.9, 0.9, 0.9]) == [1, 0]
+
+
+# ---- what other rollouts say ----
+
+
+def chains(seed: int, task: str) -> RolloutGroup:
+    """Chains of one task whose action prefixes meet."""
+    rng, trees = random.Random(seed), []
+    for index in range(4):
+        tree = Tree(task, index=index)
+        tree.add_root([1, 2])
+        node = 0
+        for depth in range(length := rng.randint(1, 3)):
+            last = depth == length - 1
+            node = act(tree, node, rng.choice("ab"), rng.choice([0.0, 0.5, 1.0]), END if last else Status.OPEN)
+        trees.append(tree)
+    return RolloutGroup(Task(task, "test", task), trees)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_advantages_over_the_mixture_are_gae_over_critic_and_other_episodes(seed):
+    """Against plain means over the returns-to-go of the other chains that came through the same prefix."""
+    groups = [chains(seed + 10 * i, str(i)) for i in range(2)]
+    g = torch.Generator().manual_seed(seed)
+    critic = [[torch.rand(len(t), generator=g, dtype=torch.float64) for t in one.trees] for one in groups]
+    beliefs = [[Beliefs(value=v) for v in some] for some in critic]
+    value_tree = ValueTree(half_life=None)
+    beliefs = with_others(groups, value_tree, value_tree_beliefs(groups, value_tree, 0, beliefs))
+    credits = TreePPO(values="mixture", prior_weight=1.5, gae_lambda=0.7, normalisation="none")(groups, beliefs)
+    met = 0
+    for one, some, values in zip(groups, credits, critic, strict=True):
+        for tree, credit, v in zip(one.trees, some, values, strict=True):
+            mixed = []
+            for node in range(len(tree) - 1):
+                prefix = tree.action_key[1 : node + 1]
+                others = [
+                    sum(other.reward[node + 1 :])
+                    for other in one.trees
+                    if other is not tree and len(other) > node + 1 and other.action_key[1 : node + 1] == prefix
+                ]
+                met += len(others) if node else 0
+                mixed.append((sum(others) + 1.5 * float(v[node])) / (len(others) + 1.5))
+            mixed.append(0.0)
+            after = 0.0
+            for node in range(len(tree) - 1, 0, -1):
+                after = tree.reward[node] + mixed[node] - mixed[node - 1] + 0.7 * after
+                assert float(credit.advantage[node, 0]) == pytest.approx(after, abs=1e-9)
+    assert met > 0
+
+
+# ---- what cannot go together ----
+
+
+def test_a_checkpoint_of_a_run_with_a_critic_needs_one(policy):
+    held = {"state_dict": with_critic(policy).state_dict()}
+    with pytest.raises(SettingsError, match="its run had a critic, and this one has none; use algorithm, budget"):
+        make_module(policy, algorithm=GRPO()).on_load_checkpoint(held)
+    with pytest.raises(SettingsError, match="its run had no critic, and this one has one"):
+        with_critic(policy).on_load_checkpoint({"state_dict": make_module(policy).state_dict()})
+
+
+def test_a_value_tree_of_other_settings_is_named(policy):
+    held = {"state_dict": make_module(policy).state_dict(), "value_tree": ValueTree(half_life=3.0).state_dict()}
+    with pytest.raises(SettingsError, match=r"ckpt_path: model\.value_tree\.half_life is 8\.0, but .* with 3\.0"):
+        make_module(policy, value_tree=ValueTree()).on_load_checkpoint(held)
+
+
+def test_an_estimator_that_reads_a_value_tree_needs_one():
+    with pytest.raises(ValueError, match=r"this GRPO reads a value tree, and there is none: set model\.value_tree"):
+        LitTreeRL(algorithm=GRPO(baseline="apvt", normalisation="none"))
+    assert not LitTreeRL(algorithm=TreePPO()).algorithm.uses_value_tree  # does without
+    assert LitTreeRL(algorithm=TreePPO(), value_tree=ValueTree()).algorithm.uses_value_tree

@@ -70,12 +70,14 @@ class AdvantageEstimator(ABC):
     Attributes:
         uses_critic: needs ``Beliefs.value``.
         uses_value_tree: needs ``Beliefs.mean``, ``trust``, ``count`` and ``prior``.
+        value_tree_optional: does without where there is no value tree, ``uses_value_tree`` being switched off then.
         uses_others: needs ``Beliefs.others``.
         token_level: needs ``Beliefs.token_value``.
     """
 
     uses_critic: bool = False
     uses_value_tree: bool = False
+    value_tree_optional: bool = False
     uses_others: bool = False
     token_level: bool = False
 

@@ -58,6 +58,8 @@ class TreePPO(PPO):
         ValueError: where a setting is out of range.
     """
 
+    value_tree_optional = True
+
     def __init__(
         self,
         level: GAELevel = "turn",

@@ -108,6 +108,10 @@ class TreeSampler(L.Callback):
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         pl_module.temperature = self.rollout.temperature
         self._ask_for_critic(pl_module)
+        try:
+            self.budget.allocate([], self.search.trees)  # a dry run: it refuses what does not go together
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
         if stage == "fit" and trainer.world_size > 1:
             raise SettingsError(
                 "trainer.devices / trainer.num_nodes: training on several processes is not built yet; use 1 "

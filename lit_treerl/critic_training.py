@@ -64,6 +64,10 @@ class CriticConfig:
         for name in ("mini_batches", "passes", "max_tokens_per_pack"):
             if getattr(self, name) < 1:
                 raise ValueError(f"model.critic.{name} must be at least 1, got {getattr(self, name)}")
+        if not self.weight_saturation > 0:
+            raise ValueError(f"model.critic.weight_saturation must be above 0, got {self.weight_saturation}")
+        if not self.lr >= 0:
+            raise ValueError(f"model.critic.lr must not be negative, got {self.lr}")
         if self.backbone == "shared" and self.policy is not None:
             raise ValueError("model.critic.policy goes with backbone 'own'; a shared one is the actor's")
 

@@ -97,6 +97,8 @@ def refused(capsys, *args: str) -> str:
             ["model.critic.policy goes with backbone 'own'"],
         ),
         ("--model.algorithm PPO --model.algorithm.gae_lambda 2", ["gae_lambda in [0, 1], got 1.0 and 2.0"]),
+        ("--model.critic.weight_saturation 0", ["model.critic.weight_saturation must be above 0, got 0.0"]),
+        ("--model.critic.lr -1", ["model.critic.lr must not be negative, got -1.0"]),
         (
             "--model.algorithm TreePPO --model.algorithm.weight_saturation 0",
             ["weight_saturation must be above 0, got 0.0"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import lightning as L
@@ -68,8 +67,7 @@ class CriticWarmup(L.Callback):
         self.done += 1
         measured = pl_module.measure_warmup()
         pl_module.log_dict({"warmup/explained_variance": measured, "warmup/iterations": float(self.done)})
-        reached = not math.isnan(measured) and measured >= self.threshold
-        self.over = reached or self.done >= self.iterations
+        self.over = measured >= self.threshold or self.done >= self.iterations  # nan reaches no threshold
         if self.over:
             self._trees = WarmupTrees(self.held_out, self.passes, self.replay)  # gives the memory back
         self._apply(pl_module)

@@ -14,6 +14,7 @@ import torch
 from lit_treerl.algorithms.advantages import counted_nodes
 from lit_treerl.algorithms.base import Beliefs, Credit
 from lit_treerl.algorithms.value_loss import predicted_returns, value_loss
+from lit_treerl.critic_building import build_critic, check_dropout
 from lit_treerl.critic_training import (
     CriticConfig,
     Targets,
@@ -28,7 +29,6 @@ from lit_treerl.critic_training import (
 )
 from lit_treerl.modeling.value_packs import ValuePack, prompt_packs, value_packs
 from lit_treerl.optimizers import OptimizerConfig, build_optimizer, step_now
-from lit_treerl.policies import policy_path
 from lit_treerl.policy_module import ActorConfig, LitPolicy
 from lit_treerl.settings import SettingsError
 from lit_treerl.trees.budget import Outlook, TaskBelief
@@ -40,7 +40,6 @@ from lit_treerl.update_stats import UpdateStats
 from lit_treerl.warmup_trees import WarmupTrees
 
 if TYPE_CHECKING:
-    from lit_treerl.modeling.actor import Actor
     from lit_treerl.modeling.critic import Critic
 
 
@@ -274,48 +273,3 @@ class LitActorCritic(LitPolicy):
                 self.value_tree.load_state_dict(checkpoint["value_tree"])
             except ValueError as error:
                 raise SettingsError(f"ckpt_path: {error}") from error
-
-
-def build_critic(config: CriticConfig, actor: Actor, policy: str, actor_lora: dict[str, Any] | None) -> Critic:
-    """The critic that ``config`` asks for.
-
-    Raises:
-        SettingsError: where it cannot be built.
-    """
-    from lit_treerl.modeling.critic import Critic
-
-    try:
-        if config.backbone == "shared":
-            critic = Critic.on_actor(actor, config.lora or actor_lora or {})
-        else:
-            critic = Critic.from_pretrained(
-                policy_path(config.policy or policy, "model.critic.policy"),
-                dtype=getattr(torch, config.dtype),
-                gradient_checkpointing=config.gradient_checkpointing,
-                lora=config.lora,
-            )
-    except FileNotFoundError as error:
-        raise SettingsError(str(error)) from error
-    except ValueError as error:
-        raise SettingsError(f"model.critic: {error}") from error
-    check_dropout(critic.body)
-    return critic
-
-
-def check_dropout(actor: Actor) -> None:
-    """Raise SettingsError where ``actor`` drops activations in training."""
-    if found := dropout(actor):
-        raise SettingsError(
-            f"the policy has dropout ({found}): its outputs would differ from one forward to the next; set it "
-            "to 0 (lora_dropout, or the model's own config)"
-        )
-
-
-def dropout(module: torch.nn.Module) -> str:
-    """Name of a submodule that drops activations in training; "" where none does."""
-    for name, part in module.named_modules():
-        if isinstance(part, torch.nn.Dropout) and part.p > 0:
-            return name
-        if float(getattr(part, "attention_dropout", 0.0) or 0.0) > 0:
-            return f"{name}.attention_dropout"
-    return ""

@@ -8,9 +8,9 @@ import pytest
 import torch
 from test_actor import assert_same_policy, stir, tree_pack
 
-from lit_treerl.actor_critic import build_critic
 from lit_treerl.algorithms.losses import LossConfig, policy_loss
 from lit_treerl.algorithms.value_loss import ValueLossConfig, predicted_returns, value_loss
+from lit_treerl.critic_building import build_critic
 from lit_treerl.critic_training import CriticConfig
 from lit_treerl.modeling.actor import Actor
 from lit_treerl.modeling.critic import Critic

@@ -22,6 +22,7 @@ LAYERS = [  # from the bottom; a module may import from its own layer and those 
         "update_stats",
         "critic_training",
         "actor_critic",
+        "critic_building",
         "warmup_trees",
         "config_errors",
     },

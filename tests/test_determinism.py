@@ -109,7 +109,14 @@ def interrupted(root: Path, script: list[str], when: str) -> tuple[str, Run]:
     """Start a run in its own process and send Ctrl-C once a line begins with ``when``; returns all it said."""
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *script, *arguments("fit", root, "--trainer.max_epochs", "4")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
+    )
     said = []
     assert process.stdout is not None
     for line in process.stdout:

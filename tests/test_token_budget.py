@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+import lightning as L
 import pytest
 
 from lit_treerl.callbacks.token_budget import TokenBudget
 from lit_treerl.cli import main
+from lit_treerl.settings import SettingsError
 from runs import Run, arguments, run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -52,3 +54,11 @@ def test_total_has_to_be_positive(tmp_path, capsys):
         main(arguments("fit", tmp_path, "--max_sampled_tokens", "0"))
     assert end.value.code == 2
     assert "max_sampled_tokens" in capsys.readouterr().err
+
+
+def test_total_of_supervised_training_is_refused():
+    class Supervised(L.LightningModule):
+        pass
+
+    with pytest.raises(SettingsError, match="max_sampled_tokens: a Supervised samples nothing in training"):
+        TokenBudget(10).setup(L.Trainer(logger=False, accelerator="cpu"), Supervised(), "fit")

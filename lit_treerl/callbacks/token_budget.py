@@ -6,7 +6,9 @@ from typing import Any
 
 import lightning as L
 
+from lit_treerl.actor_critic import LitActorCritic
 from lit_treerl.callbacks.tree_sampler import TreeSampler
+from lit_treerl.settings import SettingsError
 
 
 class TokenBudget(L.Callback):
@@ -28,6 +30,13 @@ class TokenBudget(L.Callback):
         self.max_sampled_tokens = max_sampled_tokens
         self.sampled = 0
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Refuse a total where nothing is sampled in training."""
+        if stage == "fit" and self.max_sampled_tokens is not None and not isinstance(pl_module, LitActorCritic):
+            raise SettingsError(
+                f"max_sampled_tokens: a {type(pl_module).__name__} samples nothing in training; use trainer.max_epochs"
+            )
+
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Train no further, where the checkpoint's run had reached the total."""
         self._stop_if_reached(trainer)
@@ -35,7 +44,7 @@ class TokenBudget(L.Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Count the iteration's tokens."""
         sampler = next(c for c in trainer.callbacks if isinstance(c, TreeSampler))  # type: ignore[attr-defined]
-        self.sampled += int(sampler.stats["rollout/sampled_tokens"])
+        self.sampled += int(sampler.stats.get("rollout/sampled_tokens", 0))  # supervised training has none
         self._stop_if_reached(trainer)
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 
 from lit_treerl.callbacks.tree_sampler import report_failures
 from lit_treerl.cli import main
@@ -81,3 +82,19 @@ def test_a_dead_server_stops_fit_with_its_cause(tmp_path, capsys):
     assert stopped.value.code == 1
     assert "episodes of an iteration failed" in (error := capsys.readouterr().err)
     assert "127.0.0.1:9" in error
+
+
+def test_a_run_that_stops_for_failures_alone_saves_the_iterations_before(tmp_path, monkeypatch):
+    calls = []
+
+    def fails_in_the_second_iteration(groups, failed, finished):
+        calls.append(finished)
+        report_failures([failed_group()], 1, 0 if len(calls) == 2 else finished)
+
+    monkeypatch.setattr("lit_treerl.callbacks.tree_sampler.report_failures", fails_in_the_second_iteration)
+    quick = ("--trainer.limit_val_batches", "0", "--data.tasks_per_iteration", "2", "--data.train.hops", "[1]")
+    with pytest.raises(SystemExit) as end, pytest.warns(UserWarning, match="1 episodes failed"):
+        main(arguments("fit", tmp_path, *quick, "--trainer.max_epochs", "9", "--checkpoint.every_n_iterations", "9"))
+    assert end.value.code == 1
+    (saved,) = tmp_path.glob("version_*/checkpoints/last.ckpt")
+    assert torch.load(saved, weights_only=True)["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"] == 1

@@ -162,8 +162,6 @@ class TreeSampler(L.Callback):
             judge = module.judge if isinstance(module, LitActorCritic) and self.search.uses_values else None
             grower = self._grower(self.search, module, self.rollout.temperature, iteration_of(trainer), on_leaf, judge)
             groups = grower.grow(tasks, trees)
-        module.within_iteration = True
-        self.costs.observe(groups)
         self.stats = (
             rollout_stats(groups, self.sampler.reset_counters())
             | budget_numbers(self.budget, trees)
@@ -173,6 +171,8 @@ class TreeSampler(L.Callback):
             }
         )
         report_failures(groups, int(self.stats["rollout/failed"]), int(self.stats["rollout/leaves"]))
+        module.within_iteration = True  # not before: a run that stops for failures alone still saves what it learned
+        self.costs.observe(groups)
         return groups
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

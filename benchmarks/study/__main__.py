@@ -72,7 +72,7 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--regime", nargs="+", choices=REGIMES, default=["default"])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=[*MAIN, *ABLATIONS])
-    for name, default in (("--seeds", 8), ("--parallel", 2), ("--tokens", 150_000)):
+    for name, default in (("--seeds", 8), ("--parallel", 2), ("--tokens", 75_000)):
         parser.add_argument(name, type=positive, default=default)
     parser.add_argument("--root", type=Path, default=Path("runs/study"))
     parser.add_argument("--report_only", "--report-only", action="store_true")

@@ -49,7 +49,7 @@ WHOLE = {
     "mixture": True,
     "bootstrap": True,
     "n0": 4.0,
-    "warm-up": 6,
+    "warm-up": 0,
     "budget": CriticGuidedBudget,
     "draw": "uniform",
 }
@@ -70,7 +70,7 @@ def test_the_whole_is_there(pieces):
         ("--model.algorithm.mixture false", {"mixture": False}),
         ("--model.algorithm.gae_lambda 1", {"bootstrap": False}),
         ("--model.algorithm.weight_saturation 1e-9", {"n0": 1e-9}),
-        ("--warmup.iterations 0", {"warm-up": 0}),
+        ("--warmup.iterations 6", {"warm-up": 6}),
         ("--budget UniformBudget", {"budget": UniformBudget}),
         ("--budget.most 3 --budget UniformBudget", {"budget": UniformBudget}),
         ("--search.draw critic_gap", {"draw": "critic_gap"}),

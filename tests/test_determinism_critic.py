@@ -18,7 +18,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 WARMUP = 2
 SETTINGS = [
     *("--warmup.iterations", str(WARMUP), "--warmup.threshold", "1.0", "--warmup.passes", "6"),
-    *("--data.train.hops", "[1,6]", "--data.train.n", "8", "--data.tasks_per_iteration", "8", "--search.trees", "2"),
+    *("--data.train.hops", "[1,6]", "--data.train.n", "8", "--data.tasks_per_iteration", "8"),
+    *("--search.trees", "2", "--search.expansions", "0"),
     *("--model.critic.lr", "1e-3"),
     *("--trainer.limit_val_batches", "0", "--trainer.max_epochs", "4"),
 ]

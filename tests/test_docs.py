@@ -256,11 +256,11 @@ def test_grpo_differs_from_tree_grpo_in_search_and_estimator_alone(tmp_path, mon
 def test_ppo_differs_from_tree_ppo_in_what_its_page_says_alone(tmp_path, monkeypatch, capsys):
     enter(tmp_path, monkeypatch)
     whole, plain = (shown(capsys, "--config", f"configs/{name}.yaml") for name in ("tree_ppo", "ppo"))
-    pieces = ("model.value_tree", "warmup.", "budget")
+    pieces = ("model.value_tree", "search.", "budget")
     differing = {key for key in whole.keys() & plain.keys() if whole[key] != plain[key] and not key.startswith(pieces)}
     assert differing == {"model.algorithm"}
     assert (whole["model.algorithm"], plain["model.algorithm"]) == ("TreePPO", "PPO")
-    assert (plain["model.value_tree"], plain["warmup.iterations"], plain["budget"]) == (None, 0, "UniformBudget")
+    assert (plain["model.value_tree"], plain["search.expansions"], plain["budget"]) == (None, 0, "UniformBudget")
     assert whole["model.value_tree"] == "ValueTree"
-    assert whole["warmup.iterations"] > 0
+    assert whole["search.expansions"] > 0
     assert whole["budget"] == "CriticGuidedBudget"

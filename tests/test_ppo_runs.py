@@ -58,7 +58,7 @@ def test_tree_ppo_logs_warm_up_value_tree_and_budget(tree_ppo):
     for row in (warming, learning):
         assert [name for name in (*CRITIC, *TREE) if name not in row] == []
         assert len([name for name in row if name.startswith("budget/by_difficulty/")]) == 5
-        assert row["rollout/leaves"] == 4 * 4  # the total of the budget
+        assert row["rollout/leaves"] == 4 * 2 * 3  # the total of the budget, of 3 leaves each
     assert warming["warmup/iterations"] == 1
     assert warming["warmup/explained_variance"] == pytest.approx(warming["train/explained_variance"], nan_ok=True)
     assert "warmup/iterations" not in learning

@@ -30,7 +30,7 @@ def test_arms_of_a_regime_have_equal_tokens_and_updates():
     assert {name: [regime.tasks_of(kind) for kind in regime.searches] for name, regime in REGIMES.items()} == {
         "default": [32, 29, 29],  # 128 chains, 4.4 a task of the trees
         "low": [64, 58, 40],  # 128 chains, 2.2 and 3.2
-        "long": [24, 22, 22],  # 96 chains, 30/7
+        "long": [26, 24, 24],  # 104 chains, 13/3
     }
     for regime in REGIMES.values():
         chains = [s.expected_chains(regime.turns) * regime.tasks_of(kind) for kind, s in regime.searches.items()]
@@ -49,11 +49,12 @@ def test_every_kind_of_budget_has_room():
 PARTS = {  # budget, whether there is a warm-up, the value tree's decay, whether the algorithm asks the critic
     "grpo": (UniformBudget, False, None, False),
     "tree_grpo_budget": (CriticGuidedBudget, False, "decay", False),
-    "tree_ppo": (CriticGuidedBudget, True, "decay", True),
-    "no_apvt": (CriticGuidedBudget, True, None, True),
-    "no_warmup": (CriticGuidedBudget, False, "decay", True),
-    "uniform_budget": (UniformBudget, True, "decay", True),
-    "no_decay": (CriticGuidedBudget, True, "none", True),
+    "tree_ppo": (CriticGuidedBudget, False, "decay", True),
+    "no_apvt": (CriticGuidedBudget, False, None, True),
+    "uniform_budget": (UniformBudget, False, "decay", True),
+    "no_decay": (CriticGuidedBudget, False, "none", True),
+    "warmup": (CriticGuidedBudget, True, "decay", True),
+    "tree_ppo_chains": (CriticGuidedBudget, True, "decay", True),
     "grpo_critic": (UniformBudget, False, None, True),
     "tree_grpo_apvt": (UniformBudget, False, "decay", False),
 }
@@ -77,13 +78,13 @@ def test_arm_builds(arm, regime, monkeypatch):
     assert sampler.search == search
     assert cli.datamodule.tasks_per_iteration == REGIMES[regime].tasks_of(ARMS[arm].kind)
     assert cli.datamodule.sources["test"].n == 500
-    assert cli.datamodule.sources["test"].hops == ((5, 6) if regime == "long" else (2, 3, 4, 5, 6))
+    assert cli.datamodule.sources["test"].hops == ((4, 5, 6) if regime == "long" else (2, 3, 4, 5, 6))
     model, tree = cli.model, cli.model.value_tree
     decay = None if tree is None else "decay" if tree.half_life else "none"
     if arm in PARTS:
         assert PARTS[arm] == (type(sampler.budget), warmup.iterations > 0, decay, model.algorithm.uses_critic)
-    # All arms learn with the settings that are shipped for TreePPO.
-    assert model.actor_lr == SHIPPED["actor_lr"]
+    # All arms learn with the settings that are shipped for TreePPO, but for chain GRPO's learning rate.
+    assert model.actor_lr == (3e-4 if arm.startswith("grpo") else SHIPPED["actor_lr"])
     if model.algorithm.uses_critic or isinstance(sampler.budget, CriticGuidedBudget):
         assert model.critic_config.lr == SHIPPED["critic"]["lr"]
         assert list(model.critic_config.optimizer.betas) == SHIPPED["critic"]["optimizer"]["betas"]

@@ -20,6 +20,7 @@ FROM_CRITIC = ("--model.algorithm.baseline", "critic", *CRITIC)
 FROM_APVT = ("--model.algorithm.baseline", "apvt", *APVT)
 PUBLISHED = ("--model.algorithm.normalisation", "group_std", "--model.algorithm.singletons", "published")
 EDGE = ("--model.algorithm.credit", "edge", "--model.update.token_count", "once")
+WARMUP = ("--warmup.iterations", "6", "--warmup.threshold", "0.3")
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Arm:
     kind: Kind = "chains"
 
 
+def _tree_ppo(name: str, about: str, *overrides: str) -> Arm:
+    return Arm(name, "tree_ppo", about, ("--warmup.iterations", "0", *overrides), "shared_trees")
+
+
 def _arms() -> list[Arm]:
     trees = "trees"
     return [
@@ -54,11 +59,12 @@ def _arms() -> list[Arm]:
             ("--budget", "CriticGuidedBudget", "--budget.sharpness", "2", *APVT, *CRITIC),
             "shared_trees",
         ),
-        Arm("tree_ppo", "tree_ppo", "TreePPO (reconstruction): value tree, warm-up, budget"),
-        Arm("no_apvt", "tree_ppo", "TreePPO without the value tree", ("--model.value_tree", "null")),
-        Arm("no_warmup", "tree_ppo", "TreePPO without critic warm-up", ("--warmup.iterations", "0")),
-        Arm("uniform_budget", "tree_ppo", "TreePPO, the same rollouts for each task", ("--budget", "UniformBudget")),
-        Arm("no_decay", "tree_ppo", "TreePPO, old returns count fully", ("--model.value_tree.half_life", "null")),
+        _tree_ppo("tree_ppo", "TreePPO (reconstruction) on trees: value tree, budget"),
+        _tree_ppo("no_apvt", "TreePPO without the value tree", "--model.value_tree", "null"),
+        _tree_ppo("uniform_budget", "TreePPO, the same rollouts for each task", "--budget", "UniformBudget"),
+        _tree_ppo("no_decay", "TreePPO, old returns count fully", "--model.value_tree.half_life", "null"),
+        _tree_ppo("warmup", "TreePPO after critic warm-up", *WARMUP),
+        Arm("tree_ppo_chains", "tree_ppo", "TreePPO on chains after critic warm-up", WARMUP),
         Arm("grpo_mean", "grpo", "GRPO, baseline shrunken to a running mean", (*GRPO, *MEAN)),
         Arm("tree_grpo_mean", "tree_grpo", "Tree-GRPO, baselines shrunken to a running mean", MEAN, trees),
         Arm("grpo_critic", "grpo", "GRPO, baseline shrunken to a critic's value", (*GRPO, *FROM_CRITIC)),
@@ -74,7 +80,7 @@ def _arms() -> list[Arm]:
 
 ARMS = {arm.name: arm for arm in _arms()}
 MAIN = ("grpo", "ppo", "tree_grpo", "tree_grpo_budget", "tree_ppo")
-ABLATIONS = ("no_apvt", "no_warmup", "uniform_budget", "no_decay")
+ABLATIONS = ("no_apvt", "uniform_budget", "no_decay", "warmup")
 
 
 @dataclass(frozen=True)

@@ -156,8 +156,11 @@ class LitActorCritic(LitPolicy):
 
     def _measured(self, explained: float) -> None:
         self.explained_variance = explained
-        before = explained if math.isnan(self.smoothed_variance) else self.smoothed_variance
-        self.smoothed_variance = before if math.isnan(explained) else MOMENTUM * before + (1 - MOMENTUM) * explained
+        if math.isnan(explained):
+            return
+        bounded = max(-1.0, explained)  # one wild iteration is not to outweigh all that follow
+        before = bounded if math.isnan(self.smoothed_variance) else self.smoothed_variance
+        self.smoothed_variance = MOMENTUM * before + (1 - MOMENTUM) * bounded
 
     def _warmup_targets(self, groups: Sequence[RolloutGroup]) -> Targets:
         beliefs = [[Beliefs()] * len(group.trees) for group in groups]

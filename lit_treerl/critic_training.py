@@ -13,11 +13,12 @@ from torch import Tensor
 from lit_treerl.algorithms.advantages import counted_nodes
 from lit_treerl.algorithms.base import Beliefs, Credit
 from lit_treerl.algorithms.gae import monte_carlo_values
+from lit_treerl.algorithms.leafwise import check_positive
 from lit_treerl.algorithms.value_loss import ValueLossConfig, explained_variance
 from lit_treerl.modeling.forest import Place
 from lit_treerl.modeling.value_packs import ValuePack, value_packs
-from lit_treerl.optimizers import OptimizerConfig
-from lit_treerl.trees.tree import RolloutGroup
+from lit_treerl.optimizers import OptimizerConfig, check_rate
+from lit_treerl.trees.tree import ROOT, RolloutGroup
 from lit_treerl.trees.value_tree import ValueTree
 from lit_treerl.updates import mini_batches
 
@@ -64,10 +65,8 @@ class CriticConfig:
         for name in ("mini_batches", "passes", "max_tokens_per_pack"):
             if getattr(self, name) < 1:
                 raise ValueError(f"model.critic.{name} must be at least 1, got {getattr(self, name)}")
-        if not self.weight_saturation > 0:
-            raise ValueError(f"model.critic.weight_saturation must be above 0, got {self.weight_saturation}")
-        if not self.lr >= 0:
-            raise ValueError(f"model.critic.lr must not be negative, got {self.lr}")
+        check_positive("model.critic.weight_saturation", self.weight_saturation)
+        check_rate("model.critic.lr", self.lr)
         if self.backbone == "shared" and self.policy is not None:
             raise ValueError("model.critic.policy goes with backbone 'own'; a shared one is the actor's")
 
@@ -177,13 +176,17 @@ def state_targets(
 
 
 def measure(values: Sequence[Sequence[Beliefs]], targets: Targets) -> float:
-    """Explained variance of the critic's values over all states of some groups; nan where nothing varies."""
-    pairs = [
-        (belief.value, *target)
-        for some, goals in zip(values, targets, strict=True)
-        for belief, target in zip(some, goals, strict=True)
-        if belief.value is not None
-    ]
+    """Explained variance of the critic's values over all states of some groups; nan where nothing varies.
+
+    A task's trees share their first state, which counts once, as in training.
+    """
+    pairs = []
+    for some, goals in zip(values, targets, strict=True):
+        for belief, (target, weight) in zip(some, goals, strict=True):
+            if belief.value is not None:
+                shared = torch.ones_like(weight)
+                shared[ROOT] = 1 / len(some)
+                pairs.append((belief.value, target, weight * shared))
     if not pairs:
         return float("nan")
     return explained_variance(*(torch.cat(parts) for parts in zip(*pairs, strict=True)))

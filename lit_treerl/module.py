@@ -15,6 +15,7 @@ from lit_treerl.algorithms.advantages import zero_signal
 from lit_treerl.algorithms.base import AdvantageEstimator
 from lit_treerl.algorithms.losses import LossConfig, policy_loss
 from lit_treerl.algorithms.tree_grpo import TreeGRPO
+from lit_treerl.algorithms.tree_ppo import TreePPO, check_discounts
 from lit_treerl.critic_training import CriticConfig
 from lit_treerl.modeling.pack import Pack
 from lit_treerl.modeling.value_packs import ValuePack
@@ -66,6 +67,8 @@ class LitTreeRL(LitActorCritic):
                     "is none: set model.value_tree"
                 )
             self.algorithm.uses_value_tree = self.algorithm.uses_others = False
+        elif isinstance(self.algorithm, TreePPO) and self.algorithm.uses_value_tree:
+            check_discounts(self.algorithm, value_tree)
         self.critic_wanted = self.algorithm.uses_critic  # callbacks may want it too
         self.reference: Actor | None = None
 

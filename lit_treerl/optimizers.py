@@ -34,6 +34,12 @@ class OptimizerConfig:
             raise ValueError(f"optimizer.max_grad_norm must be above 0, got {self.max_grad_norm}")
 
 
+def check_rate(name: str, lr: float) -> None:
+    """Raise ValueError unless ``lr`` is a learning rate."""
+    if not 0 <= lr < math.inf:
+        raise ValueError(f"{name} must be finite and not negative, got {lr}")
+
+
 def build_optimizer(
     parameters: Sequence[nn.Parameter], lr: float, config: OptimizerConfig
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:

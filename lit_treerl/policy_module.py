@@ -10,7 +10,7 @@ import lightning as L
 import torch
 
 from lit_treerl.metrics import ALL, EpisodeMetrics
-from lit_treerl.optimizers import OptimizerConfig, build_optimizer, step_now
+from lit_treerl.optimizers import OptimizerConfig, build_optimizer, check_rate, step_now
 from lit_treerl.policies import policy_path
 from lit_treerl.rollout.batches import TaskBatch
 from lit_treerl.rollout.episodes import EPISODE_NUMBERS, episode_numbers, episodes
@@ -70,6 +70,7 @@ class LitPolicy(L.LightningModule):
         optimizer: OptimizerConfig = OptimizerConfig(),
     ) -> None:
         super().__init__()
+        check_rate("model.actor_lr", actor_lr)
         self.automatic_optimization = False
         self.policy, self.actor_lr = policy, actor_lr
         self.actor_config, self.optimizer_config = actor, optimizer

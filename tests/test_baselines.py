@@ -235,6 +235,7 @@ def test_missing_and_bad_beliefs_are_named():
         ({"baseline": "mean"}, "baseline must be one of 'group', 'apvt', 'critic', 'running_mean', got 'mean'"),
         ({"credit": "node"}, "credit must be one of 'leaf', 'edge', got 'node'"),
         ({"baseline_weight": -1.0}, "must not be negative"),
+        ({"baseline_weight": float("inf")}, "must be finite"),
         ({"edge_weight": NAN}, "must not be negative"),
         ({"momentum": 1.0}, r"momentum must be in \[0, 1\)"),
         ({"normalisation": "group_std", "credit": "edge"}, "go with baseline 'group' and credit 'leaf' only"),

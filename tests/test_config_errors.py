@@ -97,15 +97,25 @@ def refused(capsys, *args: str) -> str:
             ["model.critic.policy goes with backbone 'own'"],
         ),
         ("--model.algorithm PPO --model.algorithm.gae_lambda 2", ["gae_lambda in [0, 1], got 1.0 and 2.0"]),
-        ("--model.critic.weight_saturation 0", ["model.critic.weight_saturation must be above 0, got 0.0"]),
-        ("--model.critic.lr -1", ["model.critic.lr must not be negative, got -1.0"]),
+        ("--model.critic.weight_saturation 0", ["model.critic.weight_saturation must be above 0 and finite, got 0.0"]),
+        ("--model.critic.lr -1", ["model.critic.lr must be finite and not negative, got -1.0"]),
         (
             "--model.algorithm TreePPO --model.algorithm.weight_saturation 0",
-            ["weight_saturation must be above 0, got 0.0"],
+            ["weight_saturation must be above 0 and finite, got 0.0"],
         ),
         (
             "--model.algorithm.baseline critic --model.algorithm.normalisation group_std",
             ["'group_std' and singletons 'published' go with baseline 'group'", "not with baseline 'critic'"],
+        ),
+        ("--model.actor_lr -1", ["model.actor_lr must be finite and not negative, got -1.0"]),
+        (
+            "--model.algorithm TreePPO --model.value_tree ValueTree --model.value_tree.discount 0.9",
+            ["model.algorithm.discount is 1.0 and model.value_tree.discount 0.9", "give them the same value"],
+        ),
+        (
+            "--model.algorithm TreePPO --model.algorithm.level token --model.algorithm.discount 0.9"
+            " --model.value_tree ValueTree --model.value_tree.discount 0.9",
+            ["model.algorithm.discount 0.9 counts tokens", "the value tree counts steps"],
         ),
         ("--search.trees 0", ["search.trees must be at least 1, got 0"]),
         ("--search.keep_leaves 9", ["search.keep_leaves must be null or in 1..3"]),

@@ -195,10 +195,10 @@ def aims(*targets: float) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_explained_variance_over_all_states_of_all_trees():
-    """Targets 0, 1, 1 vary by 2/9; what is left, -1/4, 1/4 and 1/2, by 1/8 - 1/36."""
+    """Trees of a task share the root: targets 0, 1, 1 of weights 1/2, 1/2, 1 vary by 3/16, and what is left by 3/32."""
     values = [[believed(0.25, 0.0), believed(0.75)], [believed(0.5, 9.0)]]
     targets = [[aims(0.0, math.nan), aims(1.0)], [aims(1.0, math.nan)]]
-    assert measure(values, targets) == pytest.approx(1 - (1 / 8 - 1 / 36) / (2 / 9))
+    assert measure(values, targets) == pytest.approx(1 - (3 / 32) / (3 / 16))
     perfect = [[believed(0.0, 5.0), believed(1.0)], [believed(1.0, 9.0)]]
     assert measure(perfect, targets) == pytest.approx(1.0)
     shifted = [[believed(2.0, 5.0), believed(3.0)], [believed(3.0, 9.0)]]
@@ -560,9 +560,10 @@ def test_the_smoothed_variance_is_an_exponential_mean_that_skips_what_is_unknown
     module = with_critic(policy)
     assert math.isnan(module.smoothed_variance)
     expected = None
-    for found in (math.nan, 0.5, math.nan, -0.1, 0.3):
+    for found in (math.nan, 0.5, math.nan, -0.1, -math.inf, 0.3):
         module._measured(found)
         if not math.isnan(found):
+            found = max(-1.0, found)  # one wild iteration is not to stay for good
             expected = found if expected is None else MOMENTUM * expected + (1 - MOMENTUM) * found
         if expected is None:
             assert math.isnan(module.smoothed_variance)

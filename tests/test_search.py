@@ -86,6 +86,15 @@ def test_golden_draw_where_critic_and_value_tree_differ_most():
     assert search.draw_nodes(golden(), 2, random.Random(0), [-2.0, 9.0, 0, 0, 0, 0], [2.0, 7.0, 0, 0, 0, 0]) == [0, 1]
 
 
+def test_states_that_the_critic_was_not_asked_for_come_last():
+    """Such as those that lead to failed episodes alone."""
+    values = [math.nan, 0.0, 0.9, math.nan, math.nan, math.nan]
+    assert TreeSearch(draw="critic").draw_nodes(golden(), 3, random.Random(0), values) == [2, 1, 0]
+    assert TreeSearch(draw="critic").draw_nodes(golden(), 2, random.Random(0), [math.nan] * 6) == [0, 1]
+    means = [0.5] * 6
+    assert TreeSearch(draw="critic_gap").draw_nodes(golden(), 3, random.Random(0), values, means) == [1, 2, 0]
+
+
 def test_what_a_draw_needs_is_named():
     needs = {draw: TreeSearch(draw=draw) for draw in get_args(Draw)}
     assert [draw for draw, search in needs.items() if search.uses_values] == ["critic", "critic_gap"]
@@ -94,7 +103,7 @@ def test_what_a_draw_needs_is_named():
     for draw, given_, message in (
         ("critic", (), "search.draw 'critic' needs values of all 6 nodes of the tree, got none"),
         ("critic", ([0.5] * 5,), "needs values of all 6 nodes of the tree, got 5"),
-        ("critic", ([math.nan, *known[1:]],), "needs finite values, node 0 has nan"),
+        ("critic", ([-math.inf, *known[1:]],), "needs finite values, node 0 has -inf"),
         ("critic_gap", (), "search.draw 'critic_gap' needs values"),
         ("critic_gap", (known,), "search.draw 'critic_gap' needs means of all 6 nodes of the tree, got none"),
         ("critic_gap", (known, known[:2]), "needs means of all 6 nodes of the tree, got 2"),

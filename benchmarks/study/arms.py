@@ -64,6 +64,7 @@ def _arms() -> list[Arm]:
         _tree_ppo("uniform_budget", "TreePPO, the same rollouts for each task", "--budget", "UniformBudget"),
         _tree_ppo("no_decay", "TreePPO, old returns count fully", "--model.value_tree.half_life", "null"),
         _tree_ppo("warmup", "TreePPO after critic warm-up", *WARMUP),
+        _tree_ppo("tree_ppo_once", "TreePPO, each token counted once", "--model.update.token_count", "once"),
         Arm("tree_ppo_chains", "tree_ppo", "TreePPO on chains after critic warm-up", WARMUP),
         Arm("grpo_mean", "grpo", "GRPO, baseline shrunken to a running mean", (*GRPO, *MEAN)),
         Arm("tree_grpo_mean", "tree_grpo", "Tree-GRPO, baselines shrunken to a running mean", MEAN, trees),

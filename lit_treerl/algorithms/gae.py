@@ -2,8 +2,11 @@
 
 Node u holds the action that led to state u, so an edge parent -> u and its node share the index. A state with several
 children has seen several actions, each ONE sample of the policy there, drawn on the way or by a forced fork alike:
-children weigh the same, however many leaves each has below it, and so forks bias nothing. On a chain everything here is
-the ordinary recursion.
+children weigh the same, however many leaves each has below it. On a chain everything here is the ordinary recursion.
+
+That weighting is consistent over many trees, and unbiased where the number of forks at a state does not depend on
+what was sampled there. The searches here draw forks after the first chain has ended, so that a longer chain gets fewer
+at each state: where length and return go together, one tree's mean leans towards the returns of longer chains.
 
 Ends are counted nodes without counted children; their value is 0, whatever the critic says. A truncated episode ends
 like any other: its reward is real, and nothing is bootstrapped beyond it. Nodes that are not ``counted`` (every leaf

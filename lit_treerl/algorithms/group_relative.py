@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +44,7 @@ class GroupRelativeEstimator(LeafwiseEstimator):
       leaf's own return is in b. For leaves that share no node this only scales: R - b equals (n + k - 1) / (n + k)
       times R less the same b without that leaf. Leaves of one tree are not independent; nothing is corrected there.
     - With the ``critic`` baseline the critic is trained too, towards the mean return-to-go of each state's subtree in
-      which every child weighs the same, so that forks bias nothing.
+      which every child weighs the same, see ``algorithms/gae.py`` for what forks do to it.
     - Credit ``edge`` gives an action A = r + y(u) - y(parent), y the shrunken mean return-to-go of its tree's states
       (:func:`~lit_treerl.algorithms.edge.edge_values`), with b at the root, or the plain group mean for ``group``.
       Its ``batch`` divisor is the root mean square over the iteration's edges, each counted once.
@@ -64,9 +65,10 @@ class GroupRelativeEstimator(LeafwiseEstimator):
     ) -> None:
         super().__init__(normalisation, singletons, std_floor)
         check_choice("credit", credit, get_args(CreditTo))
-        if not baseline_weight >= 0 or not edge_weight >= 0:
+        if not 0 <= baseline_weight < math.inf or not 0 <= edge_weight < math.inf:
             raise ValueError(
-                f"baseline_weight and edge_weight must not be negative, got {baseline_weight} and {edge_weight}"
+                "baseline_weight and edge_weight must not be negative and must be finite, "
+                f"got {baseline_weight} and {edge_weight}"
             )
         self.priors = Priors(baseline, momentum)
         self.published = baseline == "group" and credit == "leaf"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import get_args
@@ -22,8 +23,7 @@ class LeafwiseEstimator(AdvantageEstimator):
     def __init__(self, normalisation: Normalisation, singletons: Singletons, std_floor: float) -> None:
         check_choice("normalisation", normalisation, get_args(Normalisation))
         check_choice("singletons", singletons, get_args(Singletons))
-        if not std_floor > 0:
-            raise ValueError(f"std_floor must be above 0, got {std_floor}")
+        check_positive("std_floor", std_floor)
         self.normalisation: Normalisation = normalisation
         self.singletons: Singletons = singletons
         self.std_floor = std_floor
@@ -53,6 +53,12 @@ class LeafwiseEstimator(AdvantageEstimator):
     @abstractmethod
     def compare(self, returns: list[Tensor]) -> list[Tensor]:
         """Advantages of one task's leaves from their returns, both one [L] tensor per tree, before batch scaling."""
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise ValueError unless ``value`` is above 0 and finite."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be above 0 and finite, got {value}")
 
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:

@@ -13,7 +13,7 @@ from lit_treerl.algorithms.advantages import counted_nodes, spread_nodes, tree_r
 from lit_treerl.algorithms.base import AdvantageEstimator, Beliefs, Credit
 from lit_treerl.algorithms.beliefs import finite, match_beliefs
 from lit_treerl.algorithms.gae import lambda_returns, token_gae, tree_gae
-from lit_treerl.algorithms.leafwise import check_choice
+from lit_treerl.algorithms.leafwise import check_choice, check_positive
 from lit_treerl.trees.tree import RolloutGroup, Tree
 
 GAELevel = Literal["turn", "token"]
@@ -74,7 +74,8 @@ class PPO(AdvantageEstimator):
         gae_lambda: 0 trusts the critic's next value alone, 1 the sampled return alone.
         normalisation: ``batch`` divides by the standard deviation over the iteration's action tokens, each counted
             once; ``none`` does not.
-        std_floor: least divisor of ``batch``.
+        std_floor: least divisor of ``batch``. Where all episodes end alike the advantages are the critic's errors
+            alone, and a small floor would blow them up to a whole step.
         centre: ``batch`` also subtracts the mean over those tokens; else the divisor is their root mean square.
 
     Raises:
@@ -89,15 +90,14 @@ class PPO(AdvantageEstimator):
         discount: float = 1.0,
         gae_lambda: float = 0.95,
         normalisation: PPONormalisation = "batch",
-        std_floor: float = 1e-3,
+        std_floor: float = 0.05,
         centre: bool = True,
     ) -> None:
         check_choice("level", level, get_args(GAELevel))
         check_choice("normalisation", normalisation, get_args(PPONormalisation))
         if not 0 < discount <= 1 or not 0 <= gae_lambda <= 1:
             raise ValueError(f"discount must be in (0, 1] and gae_lambda in [0, 1], got {discount} and {gae_lambda}")
-        if not std_floor > 0:
-            raise ValueError(f"std_floor must be above 0, got {std_floor}")
+        check_positive("std_floor", std_floor)
         self.token_level = level == "token"
         self.discount, self.gae_lambda = discount, gae_lambda
         self.normalisation: PPONormalisation = normalisation

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from lit_treerl.algorithms.base import Beliefs
 from lit_treerl.algorithms.beliefs import finite
-from lit_treerl.algorithms.leafwise import check_choice
+from lit_treerl.algorithms.leafwise import check_choice, check_positive
 from lit_treerl.algorithms.ppo import PPO, Estimate, GAELevel, PPONormalisation
 from lit_treerl.trees.tree import Tree
+from lit_treerl.trees.value_tree import ValueTree
 
 Values = Literal["critic", "mixture"]
 
@@ -36,9 +37,11 @@ class TreePPO(PPO):
         V'(u) = (n V_others(u) + k V(u)) / (n + k),
 
     n and V_others those of the value tree without the leaf's own episode: other rollouts from the same state, where
-    there are any, correct the critic. A shared action takes the mean over the leaves below it.
+    there are any, correct the critic. A shared action takes the mean over the leaves below it. Meant for chains: with
+    forks that mean leans towards children with more leaves, and what others say of a shared action's state contains
+    that action.
 
-    Give the value tree the same ``discount``, or the two parts differ in meaning.
+    The value tree needs the same ``discount`` (:func:`check_discounts`).
     Token-level targets are lambda returns alone: the value tree knows states before actions only.
 
     Args:
@@ -66,7 +69,7 @@ class TreePPO(PPO):
         discount: float = 1.0,
         gae_lambda: float = 0.95,
         normalisation: PPONormalisation = "batch",
-        std_floor: float = 1e-3,
+        std_floor: float = 0.05,
         centre: bool = True,
         mixture: bool = True,
         weight_saturation: float = 4.0,
@@ -74,13 +77,11 @@ class TreePPO(PPO):
         prior_weight: float = 2.0,
     ) -> None:
         super().__init__(level, discount, gae_lambda, normalisation, std_floor, centre)
-        if not weight_saturation > 0:
-            raise ValueError(f"weight_saturation must be above 0, got {weight_saturation}")
+        check_positive("weight_saturation", weight_saturation)
         check_choice("values", values, get_args(Values))
         if values == "mixture" and level == "token":
             raise ValueError("values 'mixture' is about states before actions: it needs level 'turn'")
-        if not prior_weight > 0:
-            raise ValueError(f"prior_weight must be above 0, got {prior_weight}")
+        check_positive("prior_weight", prior_weight)
         self.uses_value_tree = mixture
         self.uses_others, self.prior_weight = values == "mixture", prior_weight
         self.weight_saturation = weight_saturation
@@ -122,3 +123,17 @@ class TreePPO(PPO):
         weight = (count.clamp(min=0.0) / self.weight_saturation).sqrt().clamp(max=1.0)
         nothing = torch.full_like(mixed, float("nan"))
         return torch.where(learns, mixed, nothing), torch.where(learns, weight, torch.zeros_like(weight))
+
+
+def check_discounts(algorithm: TreePPO, value_tree: ValueTree) -> None:
+    """Raise ValueError where the two parts of a mixed target would mean different returns."""
+    if algorithm.discount != value_tree.discount:
+        raise ValueError(
+            f"model.algorithm.discount is {algorithm.discount} and model.value_tree.discount {value_tree.discount}: "
+            "the critic's targets mix both, so give them the same value"
+        )
+    if algorithm.token_level and algorithm.discount < 1:
+        raise ValueError(
+            f"model.algorithm.discount {algorithm.discount} counts tokens with level 'token', and the value tree "
+            "counts steps: use discount 1, level 'turn', or model.algorithm.mixture false"
+        )

@@ -18,7 +18,7 @@ from lit_treerl.envs.base import Environment, EnvironmentFailure
 from lit_treerl.policies import load_tokenizer, policy_path
 from lit_treerl.policy_module import LitPolicy, iteration_of
 from lit_treerl.rollout.batches import TaskBatch
-from lit_treerl.rollout.costs import EpisodeCosts
+from lit_treerl.rollout.costs import TreeCosts
 from lit_treerl.rollout.grower import Judge, RolloutLimits, TreeGrower
 from lit_treerl.rollout.stats import first_error, rollout_stats
 from lit_treerl.rollout.tokens import Tokens
@@ -95,7 +95,7 @@ class TreeSampler(L.Callback):
         self.env, self.search, self.budget = env, search or TreeSearch(), budget or UniformBudget()
         self.sampler, self.rollout = resolve_sampler(sampler), rollout or RolloutConfig()
         self.stats: dict[str, float] = {}
-        self.costs = EpisodeCosts()
+        self.costs = TreeCosts()
         self.seed = 0
         self._tokens: Tokens | None = None
         self._loaded: int | None = None  # version of the weights in the sampler
@@ -112,6 +112,10 @@ class TreeSampler(L.Callback):
             self.budget.allocate([], self.search.trees)  # a dry run: it refuses what does not go together
         except ValueError as error:
             raise SettingsError(str(error)) from error
+        if stage == "fit" and self.budget.uses_outlook and self.search.trees == 1:
+            warnings.warn(
+                "search.trees is 1: every task gets one tree, and the budget has nothing to hand out", stacklevel=2
+            )
         if stage == "fit" and trainer.world_size > 1:
             raise SettingsError(
                 "trainer.devices / trainer.num_nodes: training on several processes is not built yet; use 1 "

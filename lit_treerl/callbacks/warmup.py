@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import lightning as L
@@ -55,6 +56,12 @@ class CriticWarmup(L.Callback):
         """Ask for a critic, for every stage: a checkpoint of such a run holds one."""
         if isinstance(pl_module, LitActorCritic) and self.iterations:
             pl_module.critic_wanted = True
+        if stage == "fit" and self.iterations and 0 <= (trainer.max_epochs or 0) <= self.iterations:
+            warnings.warn(
+                f"warmup.iterations {self.iterations} may use up trainer.max_epochs {trainer.max_epochs}: the "
+                "actor would not learn at all",
+                stacklevel=2,
+            )
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Let the actor rest, where the warm-up is not over."""

@@ -1,36 +1,35 @@
-"""What an episode costs, as learned from those sampled so far."""
+"""What a tree costs, as learned from those sampled so far."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from lit_treerl.rollout.stats import path_tokens, seed_chain
 from lit_treerl.trees.task import Task
 from lit_treerl.trees.tree import RolloutGroup
 
 MOMENTUM = 0.8  # share of the running mean that one iteration leaves in place
 
 
-class EpisodeCosts:
-    """Running mean of the sampled tokens of an episode, by data source."""
+class TreeCosts:
+    """Running mean of the sampled tokens of a tree, forks included, by data source."""
 
     def __init__(self) -> None:
         self._mean: dict[str, float] = {}
 
     def observe(self, groups: Sequence[RolloutGroup]) -> None:
-        """Learn from one iteration's first, unforced chains."""
+        """Learn from one iteration's trees."""
         seen: dict[str, list[int]] = {}
         for group in groups:
             for tree in group.trees:
-                if (leaf := seed_chain(tree)) is not None:
-                    seen.setdefault(group.task.data_source, []).append(path_tokens(tree, leaf))
+                if tree.training_leaves():  # else nothing, or only a failure's beginning
+                    seen.setdefault(group.task.data_source, []).append(tree.sampled_tokens())
         for source, tokens in seen.items():
             now = fmean(tokens)
             self._mean[source] = MOMENTUM * self._mean.get(source, now) + (1 - MOMENTUM) * now
 
     def expected(self, task: Task) -> float | None:
-        """Expected sampled tokens of an episode of ``task``; None where its source is new."""
+        """Expected sampled tokens of a tree of ``task``; None where its source is new."""
         return self._mean.get(task.data_source) or None
 
     def state_dict(self) -> dict[str, float]:

@@ -56,6 +56,9 @@ class Row:
 class ContinuousBatch:
     """The running rows of one model; row i of the list is row i of the cache.
 
+    Of the queued rows those with the shortest prompts run first. Attention is padded to the longest row, so rows of
+    like length are cheapest together; and the shortest have the longest way to go, so they should not be the last.
+
     Args:
         model: a causal language model in eval mode.
         cache: keys and values of the rows.
@@ -124,7 +127,10 @@ class ContinuousBatch:
 
         A row waits for the next step when a row of this one computes the very block that it lacks.
         """
+        if not self._queue or len(self.rows) >= self._max_batch:
+            return
         first, tokens = len(self.rows), 0
+        self._queue = deque(sorted(self._queue, key=lambda row: len(row.prompt)))
         slots: list[list[int]] = []
         waiting: list[Row] = []
         coming = set()
@@ -156,8 +162,6 @@ class ContinuousBatch:
     def _place(self, first: int, slots: list[list[int]]) -> None:
         """Bring the rows from ``first`` on into order, those with like remainders together, and load their prefixes."""
         new = self.rows[first:]
-        if not new:
-            return
         order = sorted(range(len(new)), key=lambda i: new[i].computed - len(new[i].prompt))
         self.rows[first:] = [new[i] for i in order]
         longest = max(len(row.prompt) + row.request.params.max_new_tokens for row in new)

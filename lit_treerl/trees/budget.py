@@ -19,7 +19,7 @@ class TaskBelief:
         mean: their mean return; of no meaning where ``count`` is 0.
         variance: of their return; None where unknown.
         value: the critic's value of the task's root state, in units of the return; None without a critic.
-        tokens: expected sampled tokens of one rollout; None where unknown.
+        tokens: expected sampled tokens of one tree, forks included; None where unknown.
 
     Raises:
         ValueError: where a number is not finite, ``count`` is negative or ``tokens`` is not positive.

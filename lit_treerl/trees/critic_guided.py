@@ -41,7 +41,7 @@ class CriticGuidedBudget(Budget):
     the tasks' expected tokens, instead of the number of trees, and divides the weight by sqrt(tokens), as the
     allocation of least variance under unequal costs does (Cochran, Sampling Techniques, section 5.5). It never goes
     above the limit, and what is left pays for no further tree below the cap. Expected tokens that are unknown are
-    taken to be the mean of the known ones; forks multiply all tasks' tokens alike and need not be counted.
+    taken to be the mean of the known ones.
 
     Args:
         least: trees that every task gets; at most ``search.trees``.

@@ -45,10 +45,12 @@ def draw_by_critic(nodes: list[int], n: int, values: Sequence[float]) -> list[in
     Args:
         nodes: to choose from.
         n: how many.
-        values: [nodes of the tree] the critic's values, clipped to [0, 1]; nan, where it was not asked, counts as sure.
+        values: [nodes of the tree] the critic's values, clipped to [0, 1]; nan, where it was not asked, comes last.
     """
 
     def uncertainty(node: int) -> float:
+        if math.isnan(values[node]):
+            return -1.0
         value = min(1.0, max(0.0, float(values[node])))
         return value * (1 - value)
 
@@ -63,7 +65,7 @@ def draw_by_gap(nodes: list[int], n: int, values: Sequence[float], means: Sequen
     Args:
         nodes: to choose from.
         n: how many.
-        values: [nodes of the tree] the critic's values.
+        values: [nodes of the tree] the critic's values; nan, where it was not asked, counts as no gap.
         means: [nodes of the tree] the value tree's mean returns; nan, where it has none, counts as no gap.
     """
 

@@ -111,30 +111,30 @@ class TreeSearch:
             tree: that grows.
             n: forks; every draw makes exactly that many.
             rng: of the ``uniform`` draw.
-            values: [nodes of the tree] the critic's values of their states, where ``uses_values``.
+            values: [nodes of the tree] the critic's values of their states, where ``uses_values``; nan where it was not
+                asked, as where only failed episodes lead on.
             means: [nodes of the tree] the value tree's mean returns, where ``uses_means``; nan where it has none.
 
         Raises:
-            ValueError: where the draw needs values or means that are missing, of another number, or not finite.
+            ValueError: where the draw needs values or means that are missing, of another number, or infinite.
         """
         found = candidates(tree, include_root=self.include_root) or [ROOT]
         if self.draw == "entropy":
             return draw_by_entropy(tree, found, n)
         if self.draw == "critic":
-            return draw_by_critic(found, n, self._known("values", values, tree, found))
+            return draw_by_critic(found, n, self._known("values", values, tree))
         if self.draw == "critic_gap":
-            known = self._known("values", values, tree, found)
-            return draw_by_gap(found, n, known, self._known("means", means, tree, []))
+            return draw_by_gap(found, n, self._known("values", values, tree), self._known("means", means, tree))
         return draw_uniform(found, n, rng, replacement=self.replacement)
 
-    def _known(self, name: str, given: Sequence[float] | None, tree: Tree, finite: Sequence[int]) -> Sequence[float]:
-        """``given``, once it is there, has an entry per node, and is finite at the nodes ``finite``."""
+    def _known(self, name: str, given: Sequence[float] | None, tree: Tree) -> Sequence[float]:
+        """``given``, once it is there, has an entry per node, and none is infinite."""
         if given is None or len(given) != len(tree):
             got = "none" if given is None else len(given)
             raise ValueError(f"search.draw {self.draw!r} needs {name} of all {len(tree)} nodes of the tree, got {got}")
-        for node in finite:
-            if not math.isfinite(given[node]):
-                raise ValueError(f"search.draw {self.draw!r} needs finite {name}, node {node} has {given[node]}")
+        for node, number in enumerate(given):
+            if math.isinf(number):
+                raise ValueError(f"search.draw {self.draw!r} needs finite {name}, node {node} has {number}")
         return given
 
     def prune(self, tree: Tree, rng: random.Random) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from lit_treerl.modeling.pack import Pack
 from lit_treerl.modeling.value_packs import ValuePack
 from lit_treerl.optimizers import OptimizerConfig
 from lit_treerl.policy_module import ActorConfig
+from lit_treerl.settings import SettingsError
 from lit_treerl.trees.seeding import derive_seed
 from lit_treerl.trees.tree import RolloutGroup
 from lit_treerl.trees.value_tree import ValueTree
@@ -163,4 +164,16 @@ class LitTreeRL(LitActorCritic):
         super().on_load_checkpoint(checkpoint)
         if self.reference is not None:
             checkpoint["state_dict"] |= {f"reference.{k}": v for k, v in self.reference.state_dict().items()}
+        _check_fits(self.state_dict(), checkpoint["state_dict"])
         self.algorithm.load_state_dict(checkpoint.get("algorithm", {}))
+
+
+def _check_fits(ours: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+    """Raise SettingsError where the weights of a checkpoint are not those that this module holds."""
+    missing, needless = sorted(ours.keys() - stored.keys()), sorted(stored.keys() - ours.keys())
+    if missing or needless:
+        examples = ", ".join([f"it lacks {missing[0]}"] * bool(missing) + [f"it has {needless[0]}"] * bool(needless))
+        raise SettingsError(
+            f"ckpt_path: its weights are those of another model ({examples}; {len(missing)} missing, {len(needless)} "
+            "too many); use model.policy, model.actor.lora and model.critic of that run"
+        )

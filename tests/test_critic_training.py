@@ -718,6 +718,14 @@ def test_a_checkpoint_of_a_run_with_a_critic_needs_one(policy):
         with_critic(policy).on_load_checkpoint({"state_dict": make_module(policy).state_dict()})
 
 
+def test_a_checkpoint_of_another_model_says_what_does_not_fit(policy):
+    held = {"state_dict": dict(make_module(policy).state_dict())}
+    held["state_dict"]["actor.extra"] = held["state_dict"].pop("updates")
+    message = r"another model \(it lacks updates, it has actor.extra; 1 missing, 1 too many\); use model.policy"
+    with pytest.raises(SettingsError, match=message):
+        make_module(policy).on_load_checkpoint(held)
+
+
 def test_a_value_tree_of_other_settings_is_named(policy):
     held = {"state_dict": make_module(policy).state_dict(), "value_tree": ValueTree(half_life=3.0).state_dict()}
     with pytest.raises(SettingsError, match=r"ckpt_path: model\.value_tree\.half_life is 8\.0, but .* with 3\.0"):

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from lit_treerl.envs.base import EnvironmentFailure
 from lit_treerl.rollout.grower import RolloutLimits, TreeGrower
 from lit_treerl.trees.search import TreeSearch
 from lit_treerl.trees.task import Task
@@ -55,6 +56,23 @@ def test_forks_are_made_where_the_critic_is_least_sure(env, values, parents):
     assert asked == [("t", 5)]
     assert tree.parent[:5] == [-1, 0, 1, 2, 3]
     assert all(tree.action_key[node] == "answer y" for node in (5, 6))
+
+
+def test_a_tree_whose_first_chain_failed_is_forked_all_the_same():
+    """The judge knows nothing of states that a failure alone follows."""
+
+    class Failing(ToyEnv):
+        def _step(self, text):
+            if text == "c":
+                raise EnvironmentFailure("down")
+            return super()._step(text)
+
+    judge, asked = judging([math.nan] * 9)
+    [group] = grow(TreeSearch(trees=1, expansions=2, draw="critic"), judge, env=Failing())
+    [tree] = group.trees
+    assert asked
+    assert [tree.status[leaf] for leaf in tree.leaves()].count(Status.FAILED) == 1
+    assert [tree.parent[node] for node in range(len(tree)) if not tree.natural[node]] == [0, 1]
 
 
 def test_a_fork_without_the_root():

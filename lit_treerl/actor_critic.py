@@ -13,6 +13,7 @@ import torch
 
 from lit_treerl.algorithms.advantages import counted_nodes
 from lit_treerl.algorithms.base import Beliefs, Credit
+from lit_treerl.algorithms.beliefs import finite
 from lit_treerl.algorithms.value_loss import predicted_returns, value_loss
 from lit_treerl.critic_building import build_critic, check_dropout
 from lit_treerl.critic_training import (
@@ -206,15 +207,16 @@ class LitActorCritic(LitPolicy):
         """The critic's value and the value tree's mean (nan without one) of every state of a growing tree.
 
         No value is read, and nan given, of states that failures alone follow.
+
+        Raises:
+            ValueError: naming the task, where a value that was read is not finite: the critic has diverged.
         """
         group = RolloutGroup(task, [tree])
         (((belief,),)) = self.critic_values([group])
         assert belief.value is not None
-        unknown = [math.nan] * len(tree)
-        values = [
-            value if counts else math.nan
-            for value, counts in zip(belief.value.tolist(), counted_nodes(tree), strict=True)
-        ]
+        unknown, counted = [math.nan] * len(tree), counted_nodes(tree)
+        finite(belief.value, tree, torch.tensor(counted), "the critic's value")
+        values = [value if counts else math.nan for value, counts in zip(belief.value.tolist(), counted, strict=True)]
         means = unknown if self.value_tree is None else self.value_tree.beliefs(group)[0][0]
         return values, means
 

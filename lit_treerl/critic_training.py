@@ -224,6 +224,7 @@ def plan_value_packs(
     token_level = any(c.token_target is not None for group in credits or () for c in group)
 
     def look_up(place: Place) -> tuple[float, float]:
+        """(target, weight) of the value read at ``place``."""
         if place.token < 0:
             target, weight = targets[place.group][place.tree]
             return float(target[place.node]), float(weight[place.node])

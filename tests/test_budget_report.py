@@ -149,6 +149,14 @@ def test_a_module_without_a_critic_cannot_be_asked(settings, message):
         set_up(LitSFT(), **settings)
 
 
+def test_a_budget_with_nothing_to_hand_out_is_told():
+    with (
+        pytest.warns(UserWarning, match=r"search\.trees is 1: every task gets one tree"),
+        pytest.raises(SettingsError, match="several processes"),
+    ):
+        set_up(LitTreeRL(), TreeSearch(trees=1), CriticGuidedBudget())
+
+
 def test_a_gap_needs_a_value_tree():
     with pytest.raises(
         SettingsError, match=r"search\.draw 'critic_gap' compares with a value tree: set model\.value_t"

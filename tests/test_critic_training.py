@@ -647,6 +647,14 @@ def test_judging_a_growing_tree(policy):
     assert all(math.isnan(mean) for mean in module.judge(one.task, tree)[1])
 
 
+def test_a_critic_that_diverged_is_named_where_it_judges(policy):
+    module = with_critic(policy)
+    with torch.no_grad():
+        module.critic.value_head.bias.fill_(math.nan)
+    with pytest.raises(ValueError, match="the critic's value of node 0 is nan, not finite"):
+        module.judge(Task("t", "test", "?"), two_steps())
+
+
 def test_states_that_only_failures_follow_are_judged_unknown(policy):
     """They can be forked from, but no value was read there: 0 would be an answer nobody gave."""
     module = with_critic(policy, value_tree=ValueTree(half_life=None))

@@ -36,6 +36,16 @@ def letters(draw: random.Random, count: int) -> list[int]:
     return [draw.randrange(3, 97) for _ in range(count)]
 
 
+def test_the_shortest_prompts_are_sampled_first(started):
+    sampler, draw = started(max_batch=1, refill=0.01), random.Random(0)
+    for i, size in enumerate((30, 5, 20, 5)):  # of one length the earlier comes first
+        sampler.submit(Request(i, letters(draw, size), SamplingParams(2), seed=i))
+    order = []
+    while finished := sampler.poll():
+        order += [completion.id for completion in finished]
+    assert order == [1, 3, 2, 0]
+
+
 def grow(sampler: TransformersSampler, seed: int) -> dict[int, tuple[list[int], Completion]]:
     """Grow random trees of turns through submit and poll; who forks whom depends only on ids, never on order."""
     draw = random.Random(seed)

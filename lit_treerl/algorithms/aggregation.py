@@ -77,6 +77,7 @@ def leaf_weights(
         total = step_total(groups, credits, mode, zero_signal_groups)
 
     def weight(tree: Tree, leaf: int) -> float:
+        """Of each of the leaf's action tokens."""
         if mode == "sequence_mean":
             return 1.0 / (total * max(action_length(tree, leaf), 1))
         return 1.0 / (total * (fixed_length or 1))

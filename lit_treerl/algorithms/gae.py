@@ -78,6 +78,7 @@ def tree_gae(
     values, out = value.tolist(), [0.0] * len(parent)
 
     def advantage(node: int, after: float | None) -> float:
+        """A of the action of ``node``, from the mean A of what follows it."""
         beyond = 0.0 if after is None else discount * (values[node] + gae_lambda * after)
         out[node] = reward[node] + beyond - values[parent[node]]
         return out[node]
@@ -149,6 +150,7 @@ def token_gae(
     advantages, targets = [[0.0] * n for n in action_len], [[float("nan")] * max(n - 1, 0) for n in action_len]
 
     def first_advantage(node: int, after: float | None) -> float:
+        """A of the first token of the action of ``node``, from the mean A of the tokens that follow its last."""
         inside = token_value[node].tolist()
         if len(inside) != max(action_len[node] - 1, 0):
             raise ValueError(f"node {node}: {action_len[node]} action tokens, but {len(inside)} token values")

@@ -141,6 +141,7 @@ def _plant_tree(
     """Plant the paths to ``leaves``; returns the run of each node's action, and that which its children continue."""
 
     def context(node: int, ids: list[int]) -> Run:
+        """The run of a context's tokens, one for all places that begin with the same."""
         if not ids:
             raise ValueError(f"task {tree.task_id!r}, tree {tree.index}: the context after node {node} has no tokens")
         return roots.setdefault(tuple(ids), Run(list(ids)))

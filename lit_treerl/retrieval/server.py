@@ -30,6 +30,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
+        """Answer a ``/retrieve`` request."""
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.path.rstrip("/") != "/retrieve":
             return self._reply(404, {"error": f"no {self.path}; ask /retrieve"})

@@ -49,6 +49,7 @@ def draw_by_critic(nodes: list[int], n: int, values: Sequence[float]) -> list[in
     """
 
     def uncertainty(node: int) -> float:
+        """v (1 - v), below all others where v is unknown."""
         if math.isnan(values[node]):
             return -1.0
         value = min(1.0, max(0.0, float(values[node])))

@@ -26,6 +26,7 @@ def evict(roots: dict[str, PrefixNode], bound: int, version: int, rules: Rules) 
         return 0
 
     def rank(i: int) -> tuple[bool, bool, int, float, int]:
+        """Order in which nodes are dropped, the smallest first."""
         parent, _, node = nodes[i]
         visits = node.weight * rules.fade(version - node.touched)
         return node.touched >= version, parent < 0, node.touched, round(visits, 9), -i

@@ -31,6 +31,8 @@ def test_arms_of_a_regime_have_equal_tokens_and_updates():
         "default": [32, 29, 29],  # 128 chains, 4.4 a task of the trees
         "low": [64, 58, 40],  # 128 chains, 2.2 and 3.2
         "long": [26, 24, 24],  # 104 chains, 13/3
+        "repeat": [32, 29, 29],
+        "dead_ends": [26, 24, 24],
     }
     for regime in REGIMES.values():
         chains = [s.expected_chains(regime.turns) * regime.tasks_of(kind) for kind, s in regime.searches.items()]
@@ -78,7 +80,8 @@ def test_arm_builds(arm, regime, monkeypatch):
     assert sampler.search == search
     assert cli.datamodule.tasks_per_iteration == REGIMES[regime].tasks_of(ARMS[arm].kind)
     assert cli.datamodule.sources["test"].n == 500
-    assert cli.datamodule.sources["test"].hops == ((4, 5, 6) if regime == "long" else (2, 3, 4, 5, 6))
+    assert cli.datamodule.sources["test"].hops == ((4, 5, 6) if regime in ("long", "dead_ends") else (2, 3, 4, 5, 6))
+    assert cli.datamodule.sources["train"].n == {"repeat": 64, "dead_ends": 52}.get(regime, 3000)
     model, tree = cli.model, cli.model.value_tree
     decay = None if tree is None else "decay" if tree.half_life else "none"
     if arm in PARTS:

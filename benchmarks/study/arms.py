@@ -95,6 +95,7 @@ class Regime:
         turns: mean turns of an episode, for the expected cost of forks.
         searches: by the kind of arm.
         overrides: command-line options.
+        rates: learning rates of arms for which this regime's grid chose another than the default regime's.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Regime:
     turns: float
     searches: dict[Kind, TreeSearch] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
+    rates: dict[str, str] = field(default_factory=dict)
 
     def tasks_of(self, kind: Kind) -> int:
         """Tasks of one iteration at which an arm's expected tokens are those of the chains."""
@@ -114,6 +116,10 @@ FOUR, SIX = TreeSearch(4, 0), TreeSearch(2, 2, 1)
 # The seed policy cannot read more than the 2 passages a search that it learned from: with 3 its EM is 0.
 LONG = ("--data.train.hops", "[4,5,6]", "--data.validation.hops", "[4,5,6]", "--data.test.hops", "[4,5,6]")
 LONG += ("--env.max_turns", "10")
+# Two passes of chains over the questions are two iterations, so each comes about seven times in a run.
+REPEAT = ("--data.train.n", "64")
+# A wrong search cannot be made good within the turns of the longest questions.
+DEAD_ENDS = (*LONG[:-1], "7", "--data.train.n", "52")
 REGIMES = {
     regime.name: regime
     for regime in (
@@ -135,6 +141,23 @@ REGIMES = {
             {"chains": FOUR, "trees": SIX, "shared_trees": SIX},
             LONG,
         ),
+        Regime(
+            "repeat",
+            "2 to 6 hops, the same 64 questions again and again",
+            32,
+            5,
+            {"chains": FOUR, "trees": SIX, "shared_trees": SIX},
+            REPEAT,
+        ),
+        Regime(
+            "dead_ends",
+            "4 to 6 hops, up to 7 turns, the same 52 questions again and again",
+            26,
+            6,
+            {"chains": FOUR, "trees": SIX, "shared_trees": SIX},
+            DEAD_ENDS,
+            {"grpo": "6e-4"},
+        ),
     )
 }
 
@@ -152,4 +175,5 @@ def settings(arm: Arm, regime: Regime, seed: int, tokens: int) -> list[str]:
         *("--checkpoint.every_n_iterations", "10000"),  # that of the last iteration is always kept
         *regime.overrides,
         *arm.overrides,
+        *(("--model.actor_lr", regime.rates[arm.name]) if arm.name in regime.rates else ()),
     ]

@@ -88,7 +88,7 @@ class LitActorCritic(LitPolicy):
         assert self.actor is not None
         check_dropout(self.actor)
         if self.critic_wanted and self.critic is None:
-            self.critic = build_critic(self.critic_config, self.actor, self.policy, self.actor_config.lora)
+            self.critic = build_critic(self.critic_config, self.actor, self.policy, self.actor_config)
 
     def configure_optimizers(self) -> Any:
         """One AdamW with its schedule for the actor, and one for the critic where there is one."""

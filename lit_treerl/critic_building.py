@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from lit_treerl.critic_training import CriticConfig
 from lit_treerl.policies import policy_path
+from lit_treerl.policy_module import ActorConfig
 from lit_treerl.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from lit_treerl.modeling.critic import Critic
 
 
-def build_critic(config: CriticConfig, actor: Actor, policy: str, actor_lora: dict[str, Any] | None) -> Critic:
-    """The critic that ``config`` asks for.
+def build_critic(config: CriticConfig, actor: Actor, policy: str, actor_config: ActorConfig) -> Critic:
+    """The critic that ``config`` asks for, to stand beside ``actor`` of ``policy``.
 
     Raises:
         SettingsError: where it cannot be built.
@@ -25,13 +26,14 @@ def build_critic(config: CriticConfig, actor: Actor, policy: str, actor_lora: di
 
     try:
         if config.backbone == "shared":
-            critic = Critic.on_actor(actor, config.lora or actor_lora or {})
+            critic = Critic.on_actor(actor, config.lora or actor_config.lora or {})
         else:
             critic = Critic.from_pretrained(
                 policy_path(config.policy or policy, "model.critic.policy"),
                 dtype=getattr(torch, config.dtype),
                 gradient_checkpointing=config.gradient_checkpointing,
                 lora=config.lora,
+                attention=actor_config.attention,
             )
     except FileNotFoundError as error:
         raise SettingsError(str(error)) from error

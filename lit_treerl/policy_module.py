@@ -27,13 +27,16 @@ class ActorConfig:
         dtype: of the weights.
         gradient_checkpointing: compute activations again in the backward pass, to save memory.
         lora: arguments of ``peft.LoraConfig``; None trains all weights.
-        logprob_chunk: tokens per chunk of the vocabulary projection.
+        logprob_chunk: tokens per chunk of the vocabulary projection; null for chunks of 16 million logits.
+        attention: how packs are computed, by actor, reference and critic alike: ``tree``, or the slow reference
+            ``dense``.
     """
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
     lora: dict[str, Any] | None = None
-    logprob_chunk: int = 2048
+    logprob_chunk: int | None = None
+    attention: Literal["tree", "dense"] = "tree"
 
 
 def iteration_of(trainer: L.Trainer) -> int:
@@ -93,6 +96,7 @@ class LitPolicy(L.LightningModule):
             gradient_checkpointing=config.gradient_checkpointing,
             lora=config.lora,
             logprob_chunk=config.logprob_chunk,
+            attention=config.attention,
         )
 
     def configure_model(self) -> None:

@@ -15,6 +15,7 @@ from lit_treerl.critic_training import CriticConfig
 from lit_treerl.modeling.actor import Actor
 from lit_treerl.modeling.critic import Critic
 from lit_treerl.modeling.value_packs import ValuePack, value_packs
+from lit_treerl.policy_module import ActorConfig
 from lit_treerl.settings import SettingsError
 from tiny_models import VOCAB_SIZE, save_tiny_policy
 from tree_cases import group, random_tree
@@ -305,24 +306,25 @@ def test_settings_that_cannot_work_are_refused(settings, message):
 def test_a_shared_critic_that_cannot_be_built_is_named(policy, settings, message):
     actor = Actor.from_pretrained(policy, lora=LORA if settings else None)
     with pytest.raises(SettingsError, match=message):
-        build_critic(CriticConfig(backbone="shared", **settings), actor, str(policy), None)
+        build_critic(CriticConfig(backbone="shared", **settings), actor, str(policy), ActorConfig())
 
 
 def test_an_own_critic_that_cannot_be_loaded_is_named(policy, tmp_path):
     actor = Actor.from_pretrained(policy)
     with pytest.raises(SettingsError, match=r"model\.critic\.policy: .* has no config\.json"):
-        build_critic(CriticConfig(policy=str(tmp_path)), actor, str(policy), None)
+        build_critic(CriticConfig(policy=str(tmp_path)), actor, str(policy), ActorConfig())
 
 
 def test_the_critic_takes_its_settings_or_the_actors(policy, untied):
     actor = Actor.from_pretrained(policy, lora=LORA)
-    shared = build_critic(CriticConfig(backbone="shared"), actor, str(policy), {"r": 5})
+    shared = build_critic(CriticConfig(backbone="shared"), actor, str(policy), ActorConfig(lora={"r": 5}))
     assert {p.shape[0] for name, p in shared.body.named_parameters() if ".lora_A.critic." in name} == {5}
-    own = build_critic(CriticConfig(policy=str(untied), dtype="bfloat16"), actor, str(policy), LORA)
+    own = build_critic(CriticConfig(policy=str(untied), dtype="bfloat16"), actor, str(policy), ActorConfig(lora=LORA))
     assert own.body.causal_lm.config.model_type == "llama"
     assert own.body.model.dtype == torch.bfloat16
     assert not own.body.has_adapter  # lora null trains all of its own weights
-    assert build_critic(CriticConfig(), actor, str(policy), LORA).body.causal_lm.config.model_type == "qwen3"
+    same = build_critic(CriticConfig(), actor, str(policy), ActorConfig(lora=LORA))
+    assert same.body.causal_lm.config.model_type == "qwen3"
 
 
 def test_losses_of_clipped_logits_are_taken():

@@ -15,6 +15,7 @@ from lit_treerl.algorithms.losses import LossConfig, policy_loss
 from lit_treerl.algorithms.node_weights import node_weights
 from lit_treerl.algorithms.tree_grpo import TreeGRPO
 from lit_treerl.modeling.actor import Actor
+from lit_treerl.modeling.attention import AttentionKind, attention_kernel
 from lit_treerl.modeling.pack import Pack
 from lit_treerl.modeling.packing import build_packs
 from lit_treerl.trees.task import Task
@@ -27,7 +28,7 @@ AGGREGATIONS = [("token_mean", None, 0), ("sequence_mean", None, 1), ("fixed_len
 CONFIG = LossConfig(clip_low=0.1, clip_high=0.3, dual_clip=1.5, kl_coef=0.07, entropy_coef=0.03, importance_cap=1.3)
 
 
-def tiny_actor(kind: str = "qwen3", seed: int = 0, chunk: int = 2048) -> Actor:
+def tiny_actor(kind: str = "qwen3", seed: int = 0, chunk: int = 2048, attention: AttentionKind = "tree") -> Actor:
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     config = CONFIG_MAPPING[kind](
@@ -42,7 +43,7 @@ def tiny_actor(kind: str = "qwen3", seed: int = 0, chunk: int = 2048) -> Actor:
         tie_word_embeddings=kind != "llama",
         initializer_range=0.3,
         pad_token_id=0,
-        attn_implementation="sdpa",
+        attn_implementation=attention_kernel(attention),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -191,13 +192,14 @@ def assert_equal(actor, old, reference, packs, steps, config) -> None:
         assert float((grad - expected_grads[name]).abs().max()) < 1e-9, name
 
 
+@pytest.mark.parametrize("attention", ["tree", "dense"])
 @pytest.mark.parametrize("context", ["growing", "window"])
 @pytest.mark.parametrize(("mode", "fixed_length", "seed"), AGGREGATIONS)
-def test_off_policy_loss_and_gradients_equal_every_leaf_apart(context, mode, fixed_length, seed):
+def test_off_policy_loss_and_gradients_equal_every_leaf_apart(context, mode, fixed_length, seed, attention):
     groups = random_groups(seed, context)
     credits = random_credits(groups, seed)
     weights = leaf_weights(groups, credits, mode, fixed_length)
-    actor, old, reference = tiny_actor(seed=1, chunk=7), tiny_actor(seed=1), tiny_actor(seed=2)
+    actor, old, reference = tiny_actor(seed=1, chunk=7, attention=attention), tiny_actor(seed=1), tiny_actor(seed=2)
     with torch.no_grad():  # far enough from the old policy that every clip is at work
         for p in actor.parameters():
             p += 0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(seed), dtype=p.dtype)

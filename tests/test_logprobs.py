@@ -49,7 +49,7 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-def largest(chunk: int) -> tuple[int, int]:
+def largest(chunk: int, backward: str = "both") -> tuple[int, int]:
     """Largest tensor made, and elements kept for the backward pass."""
     states, weight, _, targets = inputs(n=64, hidden=4, vocab=100)
     saved: dict[int, int] = {}
@@ -61,7 +61,7 @@ def largest(chunk: int) -> tuple[int, int]:
     with LargestTensor() as seen:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             logprobs, entropy = token_logprobs(states, weight, targets, 1.0, chunk)
-        (logprobs + entropy).sum().backward()
+        (logprobs + entropy if backward == "both" else logprobs).sum().backward()
     return seen.numel, max(saved.values(), default=0)
 
 
@@ -73,6 +73,7 @@ def test_no_tensor_of_all_logits_is_ever_made_forward_or_backward():
 
 def test_no_logits_are_kept_between_forward_and_backward():
     assert largest(chunk=8)[1] <= 100 * 4
+    assert largest(chunk=8, backward="logprobs")[0] == 8 * 100
     assert largest(chunk=64)[1] == 64 * 100
 
 
@@ -95,9 +96,43 @@ def test_no_tokens_give_no_logprobs():
 
 def test_bad_input_is_named():
     states, weight, _, targets = inputs()
-    with pytest.raises(ValueError, match=r"must be positive, got 0\.0 and 2048"):
-        token_logprobs(states, weight, targets, 0.0)
+    with pytest.raises(ValueError, match=r"must be positive, got 0\.0 and 5"):
+        token_logprobs(states, weight, targets, 0.0, 5)
     with pytest.raises(ValueError, match="must be positive"):
         token_logprobs(states, weight, targets, 1.0, 0)
     with pytest.raises(ValueError, match="11 hidden states but 10 targets"):
         token_logprobs(states, weight, targets[:10])
+
+
+@pytest.mark.parametrize("chunk", [3, None])
+def test_either_output_alone_has_its_own_gradient(chunk):
+    for number in range(2):
+        states, weight, bias, targets = inputs()
+        out = token_logprobs(states, weight, targets, 0.7, chunk, bias)[number]
+        found = torch.autograd.grad(out.square().sum(), [states, weight, bias])
+        full = torch.distributions.Categorical(logits=(states @ weight.T + bias) / 0.7)
+        expected = torch.autograd.grad(
+            (full.log_prob(targets), full.entropy())[number].square().sum(), [states, weight, bias]
+        )
+        assert all(torch.allclose(x, y, rtol=0, atol=1e-12) for x, y in zip(found, expected, strict=True))
+
+
+def test_frozen_embeddings_get_no_gradient():
+    states, weight, _, targets = inputs()
+    logprobs, _ = token_logprobs(states, weight.detach(), targets, chunk_size=4)
+    logprobs.sum().backward()
+    assert states.grad is not None
+    assert weight.grad is None
+
+
+def test_chunks_under_autocast_equal_one_chunk_under_it():
+    found = []
+    for chunk in (4, 100):
+        states, weight, _, targets = inputs(dtype=torch.float32)
+        with torch.autocast("cpu", torch.bfloat16):
+            logprobs, entropy = token_logprobs(states, weight, targets, 1.0, chunk)
+        (logprobs.sum() + entropy.sum()).backward()
+        found.append((logprobs.detach(), states.grad, weight.grad))
+    for x, y in zip(*found, strict=True):
+        assert x.dtype == torch.float32
+        assert torch.allclose(x, y, atol=0.02)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_treerl.modeling.attention import check_backbone, forward_hidden
+from lit_treerl.modeling.attention import AttentionKind, attention_kernel, check_backbone, forward_hidden
 from lit_treerl.modeling.logprobs import token_logprobs
 from lit_treerl.modeling.pack import Pack
 
@@ -22,14 +22,15 @@ class Actor(nn.Module):
     """A Hugging Face causal language model that scores packs.
 
     Args:
-        model: the model, or a ``peft`` model around it; loaded with ``attn_implementation="sdpa"``.
-        logprob_chunk: tokens per chunk of the vocabulary projection.
+        model: the model, or a ``peft`` model around it; loaded with an
+            :func:`~lit_treerl.modeling.attention.attention_kernel`.
+        logprob_chunk: tokens per chunk of the vocabulary projection; None for chunks of 16 million logits.
 
     Raises:
         ValueError: where packs cannot be computed exactly with this model.
     """
 
-    def __init__(self, model: nn.Module, logprob_chunk: int = 2048) -> None:
+    def __init__(self, model: nn.Module, logprob_chunk: int | None = None) -> None:
         super().__init__()
         self.model = model
         self.logprob_chunk = logprob_chunk
@@ -45,7 +46,8 @@ class Actor(nn.Module):
         dtype: torch.dtype = torch.float32,
         gradient_checkpointing: bool = False,
         lora: dict[str, Any] | None = None,
-        logprob_chunk: int = 2048,
+        logprob_chunk: int | None = None,
+        attention: AttentionKind = "tree",
     ) -> Actor:
         """Load a model folder or hub name, in training mode.
 
@@ -54,12 +56,13 @@ class Actor(nn.Module):
             dtype: of the weights.
             gradient_checkpointing: compute activations again in the backward pass, to save memory.
             lora: arguments of ``peft.LoraConfig``; all linear layers but the head by default. None trains all weights.
-            logprob_chunk: tokens per chunk of the vocabulary projection.
+            logprob_chunk: tokens per chunk of the vocabulary projection; None for chunks of 16 million logits.
+            attention: how packs are computed.
 
         Raises:
             ValueError: where ``path`` holds no causal language model, or LoRA's settings are not supported.
         """
-        model = _load(str(path), dtype)
+        model = _load(str(path), dtype, attention_kernel(attention))
         if gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         return cls(model if lora is None else _with_lora(model, lora), logprob_chunk).train()
@@ -153,14 +156,14 @@ def check_plain_logits(config: Any) -> None:
             raise ValueError(f"models that change their logits are not supported; this one has {name} {value}")
 
 
-def _load(path: str, dtype: torch.dtype) -> Any:
+def _load(path: str, dtype: torch.dtype, kernel: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
         raise ValueError(f"{path!r} holds no model: it has no config.json")
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
+            path, dtype=dtype, attn_implementation=kernel, output_loading_info=True
         )
     except (OSError, ValueError) as error:
         raise ValueError(f"no causal language model could be loaded from {path!r}: {error}") from error

@@ -1,46 +1,53 @@
-"""Attention over packs: the one place that decides how the hidden states of unique tokens are computed.
-
-Legend: N tokens, S segments, R rows (contexts that start at position 0, with all that grows from them), C tokens of
-the longest row, H hidden size.
-"""
+"""Attention over packs: the one place that decides how the hidden states of unique tokens are computed."""
 
 from __future__ import annotations
 
-import torch
+from typing import Literal
+
 from torch import Tensor, nn
 
+from lit_treerl.modeling import tree_attention
+from lit_treerl.modeling.dense_attention import dense_hidden
 from lit_treerl.modeling.pack import Pack
+
+AttentionKind = Literal["tree", "dense"]
+"""``tree``: nothing is computed but the pack's tokens; ``dense``: padded rows and masks, the slow reference."""
+
+_KERNELS: dict[AttentionKind, str] = {"tree": tree_attention.NAME, "dense": "sdpa"}
+
+
+def attention_kernel(kind: AttentionKind) -> str:
+    """What to give as ``attn_implementation`` when a model is loaded that is to compute packs."""
+    if kind == "tree":
+        tree_attention.register()
+    return _KERNELS[kind]
 
 
 def forward_hidden(backbone: nn.Module, pack: Pack) -> Tensor:
-    """Final hidden states [N, H] of a pack's tokens, each attending to its own context only.
+    """Final hidden states [N, H] of a pack's N tokens, each attending to its own context only.
 
-    The reference path: dense boolean masks through PyTorch's scaled dot product attention, one padded row for each
-    context. Exact for decoders that see the order of tokens through position ids alone (Llama, Qwen2, Qwen3).
+    Exact for decoders that see the order of tokens through position ids alone (Llama, Qwen2, Qwen3).
 
     Args:
-        backbone: a Hugging Face decoder without its head, loaded with ``attn_implementation="sdpa"``.
+        backbone: a Hugging Face decoder without its head, loaded with an :func:`attention_kernel`.
         pack: what to compute.
 
     Raises:
         ValueError: where the model cannot be run this way; see :func:`check_backbone`.
     """
     check_backbone(backbone)
-    row, column = row_layout(pack)
-    shape = int(row[-1]) + 1, int(column.max()) + 1
-    ids, position = pack.ids.new_zeros(shape), pack.position.new_zeros(shape)
-    ids[row, column], position[row, column] = pack.ids, pack.position
-    mask = row_mask(pack, row, column)[:, None]
-    out = backbone(input_ids=ids, position_ids=position, attention_mask=mask, use_cache=False)
-    return out.last_hidden_state[row, column]
+    if backbone.config._attn_implementation == tree_attention.NAME:  # type: ignore[union-attr]
+        return tree_attention.tree_hidden(backbone, pack)
+    return dense_hidden(backbone, pack)
 
 
 def check_backbone(backbone: nn.Module) -> None:
-    """Raise ValueError where boolean 4-D masks would be misread: other kernels than sdpa, windows, recurrent layers."""
+    """Raise ValueError where a pack would be misread: other kernels, windows, recurrent layers."""
     config = backbone.config
     kernel = config._attn_implementation  # type: ignore[union-attr]
-    if kernel != "sdpa":
-        raise ValueError(f"packs need attn_implementation='sdpa', the model was loaded with {kernel!r}")
+    if kernel not in _KERNELS.values():
+        kinds = " or ".join(repr(name) for name in _KERNELS.values())
+        raise ValueError(f"packs need attn_implementation={kinds}, the model was loaded with {kernel!r}")
     layers = set(getattr(config, "layer_types", None) or ["full_attention"])
     window = getattr(config, "sliding_window", None)
     if layers != {"full_attention"} or (window is not None and not hasattr(config, "layer_types")):
@@ -48,37 +55,3 @@ def check_backbone(backbone: nn.Module) -> None:
             f"packs need full attention in every layer; this {config.model_type} has layers {sorted(layers)} "  # type: ignore[union-attr]
             f"and sliding_window {window}"
         )
-
-
-def segment_ends(segment_parent: Tensor) -> Tensor:
-    """One past the last segment below each segment, itself included, [S] from parents [S] in depth-first order."""
-    parents = segment_parent.tolist()
-    ends = list(range(1, len(parents) + 1))
-    for segment in range(len(parents) - 1, -1, -1):
-        if (parent := parents[segment]) >= 0:
-            ends[parent] = max(ends[parent], ends[segment])
-    return torch.tensor(ends, device=segment_parent.device)
-
-
-def row_layout(pack: Pack) -> tuple[Tensor, Tensor]:
-    """Row [N] and column [N] of each token."""
-    starts_row = (pack.segment_parent < 0).cumsum(0) - 1
-    row = starts_row[pack.segment]
-    first = torch.cat([row.new_zeros(1), torch.bincount(row).cumsum(0)[:-1]])
-    return row, torch.arange(len(pack), device=row.device) - first[row]
-
-
-def row_mask(pack: Pack, row: Tensor, column: Tensor) -> Tensor:
-    """[R, C, C] bool, True where the query (second index) sees the key (third index).
-
-    In depth-first order a segment k is the segment q or above it just where k <= q < end[k]; with causality over the
-    tokens the first half is implied. Padding sees itself alone, so that no row of the softmax is empty.
-    """
-    shape = int(row[-1]) + 1, int(column.max()) + 1
-    segment = pack.segment.new_full(shape, len(pack.segment_parent))
-    end = pack.segment.new_zeros(shape)
-    segment[row, column] = pack.segment
-    end[row, column] = segment_ends(pack.segment_parent)[pack.segment]
-    order = torch.arange(shape[1], device=row.device)
-    causal = order[None, :] <= order[:, None]
-    return (causal & (segment[:, :, None] < end[:, None, :])) | torch.eye(shape[1], dtype=torch.bool, device=row.device)

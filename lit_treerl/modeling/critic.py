@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_treerl.modeling.actor import Actor, lora_config
-from lit_treerl.modeling.attention import forward_hidden
+from lit_treerl.modeling.attention import AttentionKind, forward_hidden
 from lit_treerl.modeling.pack import Pack
 
 ADAPTER = "critic"
@@ -47,13 +47,15 @@ class Critic(nn.Module):
         dtype: torch.dtype = torch.float32,
         gradient_checkpointing: bool = False,
         lora: dict[str, Any] | None = None,
+        attention: AttentionKind = "tree",
     ) -> Critic:
         """A critic with a backbone of its own, loaded as :meth:`Actor.from_pretrained` loads the policy.
 
         Raises:
             ValueError: where ``path`` holds no causal language model, or LoRA's settings are not supported.
         """
-        body = Actor.from_pretrained(path, dtype=dtype, gradient_checkpointing=gradient_checkpointing, lora=lora)
+        options: dict[str, Any] = {"gradient_checkpointing": gradient_checkpointing, "attention": attention}
+        body = Actor.from_pretrained(path, dtype=dtype, lora=lora, **options)
         head = body.head  # trained by nobody; embeddings tied to it stay trainable
         if head.weight is not body.backbone.get_input_embeddings().weight:  # type: ignore[operator]
             head.requires_grad_(False)

@@ -124,9 +124,8 @@ def chains(count: int, length: int, prompt: list[int]) -> list[Tree]:
 def test_packs_are_filled_up_to_the_limit_and_the_last_one_ends_the_step():
     trees = [chains(1, length, [length])[0] for length in (2, 3, 4, 5)]  # 3, 4, 5 and 6 tokens with the prompt
     packs = packs_of(trees, [credit(tree, 1) for tree in trees], [[1]] * 4, max_tokens=9)
-    assert [len(pack) for pack in packs] == [6, 9, 3]
-    assert [pack.step_end for pack in packs] == [False, False, True]
-    assert packs[1].ids.tolist() == [4, 3, 3, 3, 3, 3, 3, 3, 3]
+    assert [pack.ids.tolist() for pack in packs] == [[5, 3, 3, 3, 3, 3, 2, 3, 3], [4, 3, 3, 3, 3, 3, 3, 3, 3]]
+    assert [pack.step_end for pack in packs] == [False, True]
 
 
 def test_a_task_too_large_for_a_pack_is_split_below_its_prompt():
@@ -136,6 +135,48 @@ def test_a_task_too_large_for_a_pack_is_split_below_its_prompt():
         packs = packs_of(trees, [credit(tree, 1) for tree in trees], [[1]] * 4, max_tokens=9)
     assert [pack.ids.tolist() for pack in packs] == [[1, 2, 3, 3, 3, 13, 13, 13], [1, 2, 23, 23, 23, 33, 33, 33]]
     assert sum(float(pack.weight.sum()) for pack in packs) == 12
+
+
+def test_a_large_tree_is_cut_into_parts_that_repeat_only_their_path():
+    # prompt [1 2]; turn [3 | 4] with forks [5 | 6] (leaves [7 7] and [8 8]) and [9 9 9]; and a fork [10 10 10] above
+    nodes = (0, [3], [4]), (1, [5], [6]), (2, [7, 7], []), (2, [8, 8], []), (1, [9, 9, 9], []), (0, [10, 10, 10], [])
+    tree = tree_of("growing", *nodes, prompt=[1, 2])
+    whole, parts = (packs_of([tree], [credit(tree, 1, 2, 3, 4)], [[1, 1, 1, 1]], max_tokens=limit) for limit in (99, 8))
+    assert [pack.ids.tolist() for pack in parts] == [
+        [1, 2, 3, 4, 5, 6, 7, 7],
+        [1, 2, 3, 4, 5, 6, 8, 8],
+        [1, 2, 3, 4, 9, 9, 9],
+        [1, 2, 10, 10, 10],
+    ]
+    assert [pack.action.int().tolist() for pack in parts][1:] == [
+        [0, 0, 0, 0, 0, 0, 1, 1],
+        [0, 0, 0, 0, 1, 1, 1],
+        [0, 0, 1, 1, 1],
+    ]
+    for name in ("positive", "weight"):
+        assert sum(float(getattr(pack, name).sum()) for pack in parts) == float(getattr(whole[0], name).sum())
+    assert [float(pack.positive[2]) for pack in parts[:2]] == [1 + 2 + 3, 0]  # of the leaves below, once
+
+
+def test_a_subtree_that_fits_a_pack_of_its_own_is_not_parted():
+    nodes = (0, [3] * 4, []), (0, [4], [5]), (2, [6, 6], []), (2, [7, 7], [])
+    tree = tree_of("growing", *nodes, prompt=[1, 2])
+    packs = packs_of([tree], [credit(tree, 1, 1, 1)], [[1, 1, 1]], max_tokens=9)
+    assert [pack.ids.tolist() for pack in packs] == [[1, 2, 4, 5, 6, 6, 7, 7], [1, 2, 3, 3, 3, 3]]
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10_000), st.sampled_from([20, 35, 60]))
+def test_only_branches_that_alone_are_too_long_exceed_a_pack(seed, max_tokens):
+    rng = random.Random(seed)
+    trees = [random_tree(rng, index=i, prompt=[1, 2]) for i in range(3)]
+    members: list[RolloutGroup] = [group(*trees)]
+    credits = GRPO("none")(members)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        packs = build_packs(members, credits, leaf_weights(members, credits), max_tokens=max_tokens)
+    for pack in packs:
+        assert len(pack) <= max_tokens or len(pack) == int(pack.position.max()) + 1
 
 
 def test_a_single_branch_larger_than_a_pack_goes_alone_with_a_warning():

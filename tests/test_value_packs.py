@@ -174,7 +174,7 @@ def test_splitting_repeats_the_prompt_but_reads_its_state_once():
     )
 
 
-@pytest.mark.filterwarnings("ignore:a tree has more than max_tokens")
+@pytest.mark.filterwarnings("ignore:a branch has more than max_tokens")
 def test_packs_in_which_nothing_is_read_are_left_out():
     """The second prompt opens forks of one turn only: once it is repeated, nothing is left to read."""
     tree = tree_of("growing", (0, [3], []), (0, [4], []), prompt=[1, 2])
@@ -216,7 +216,7 @@ def test_to_moves_every_tensor_and_keeps_the_places():
     failures=st.sampled_from([0.0, 0.4]),
     prune=st.booleans(),
 )
-@pytest.mark.filterwarnings("ignore:a tree has more than max_tokens")
+@pytest.mark.filterwarnings("ignore:a branch has more than max_tokens")
 def test_every_state_in_which_a_training_path_goes_on_is_read_once(
     seed, style, token_level, max_tokens, failures, prune
 ):

@@ -11,7 +11,6 @@ Kind = Literal["chains", "trees", "shared_trees"]
 
 APVT = ("--model.value_tree", "ValueTree", "--model.value_tree.half_life", "8")
 CRITIC = ("--model.critic.lr", "6e-4", "--model.critic.optimizer.betas", "[0.9,0.99]")
-CRITIC += ("--model.critic.max_tokens_per_pack", "1024")
 # Chosen for each main arm from 3e-4, 6e-4 and 1.2e-3 by the mean validation EM of two runs (docs/study.md); 6e-4 in all
 # shipped configs, and 3e-4 for chain GRPO, whose other arms follow it.
 GRPO = ("--model.actor_lr", "3e-4")

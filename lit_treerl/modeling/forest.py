@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +13,9 @@ from lit_treerl.trees.tree import ROOT, RolloutGroup, Tree
 
 if TYPE_CHECKING:
     from lit_treerl.algorithms.base import Credit
+
+
+CONTEXT = 8192  # about 6 times the hidden size of a model of 1.5B, where attention costs as much as all the rest
 
 
 class Place(NamedTuple):
@@ -59,12 +62,19 @@ class Run:
 
     def size(self) -> int:
         """Tokens of the run and of everything below it."""
-        total, stack = 0, list[Run]([self])
+        return sum(len(run.ids) for run, _ in self._walk())
+
+    def cost(self) -> float:
+        """What it takes to compute, in tokens: attention to ``CONTEXT`` tokens doubles what a token costs."""
+        return sum(len(run.ids) * (1 + (before + len(run.ids) / 2) / CONTEXT) for run, before in self._walk())
+
+    def _walk(self) -> Iterator[tuple[Run, int]]:
+        """Itself and every run below, with the tokens before it."""
+        stack: list[tuple[Run, int]] = [(self, 0)]
         while stack:
-            run = stack.pop()
-            total += len(run.ids)
-            stack.extend(run.children)
-        return total
+            run, before = stack.pop()
+            yield run, before
+            stack.extend((child, before + len(run.ids)) for child in run.children)
 
 
 def plant(
@@ -121,17 +131,30 @@ def plant_states(group: RolloutGroup, number: int, *, token_level: bool = False)
 
 
 def split(root: Run, max_tokens: int) -> list[Run]:
-    """``root`` as several forests of at most ``max_tokens`` tokens where its children allow, each with the prompt."""
-    if root.size() <= max_tokens or len(root.children) < 2:
+    """``root`` as several forests of at most ``max_tokens`` tokens where its runs allow.
+
+    A forest that begins below the root repeats the path to where it goes on, as context alone: nothing is learned or
+    read there again. What fits a forest of its own is not parted.
+    """
+    if root.size() <= max_tokens:
         return [root]
-    parts, size = [replace(root, children=[])], len(root.ids)
-    for child in root.children:
-        grown = size + child.size()
-        if parts[-1].children and grown > max_tokens:
-            parts.append(replace(root, children=[], reads=[]))
-            grown = len(root.ids) + child.size()
-        parts[-1].children.append(child)
-        size = grown
+    parts: list[Run] = []
+    placed: dict[int, Run] = {}  # what the forest under way holds of each run
+    size = 0
+    stack: list[tuple[Run, tuple[Run, ...]]] = [(root, ())]
+    while stack:
+        run, path = stack.pop()
+        above, whole = sum(len(r.ids) for r in path), run.size()
+        full = size + whole > max_tokens and (above + whole <= max_tokens or size + len(run.ids) > max_tokens)
+        if full and size > above:
+            placed, size = {}, above
+            for number, ancestor in enumerate(path):
+                placed[id(ancestor)] = again = Run(ancestor.ids)
+                (placed[id(path[number - 1])].children if number else parts).append(again)
+        placed[id(run)] = mine = replace(run, children=[])
+        (placed[id(path[-1])].children if path else parts).append(mine)
+        size += len(run.ids)
+        stack.extend((child, (*path, run)) for child in reversed(run.children))
     return parts
 
 

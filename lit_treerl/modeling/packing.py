@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lit_treerl.modeling.bins import balanced_bins
 from lit_treerl.modeling.forest import Place, Run, plant, split
 from lit_treerl.modeling.node_sums import per_token
 from lit_treerl.modeling.pack import Pack
@@ -33,14 +34,14 @@ def build_packs(
 ) -> list[Pack]:
     """Packs of ONE optimizer step; the last has ``step_end``, and a step without any weight has no pack.
 
-    Every token of the step's weighted leaves is there once, only the prompt of a task whose trees together exceed
-    ``max_tokens`` is repeated where they are split.
+    Every token of the step's weighted leaves is there once; only where a task's trees together exceed ``max_tokens``
+    and are cut, the paths to where they go on are repeated. Packs cost about the same.
 
     Args:
         groups: the step's groups.
         credits: their credit, nested as groups and trees.
         weights: their weights, nested likewise: each [L], of leaves, or [nodes, L], of nodes as seen from leaves.
-        max_tokens: unique tokens of a pack; a tree that alone has more gets a pack of its own, with a warning.
+        max_tokens: tokens of a pack; a branch that alone has more gets a pack of its own, with a warning.
         skip_zero: leave out leaves whose advantages are all 0, which is exact without KL and entropy terms.
         dtype: of the log-probs and weights.
 
@@ -100,20 +101,21 @@ def _chain(root: Run) -> list[Run]:
 
 
 def fill(roots: Sequence[Run], max_tokens: int) -> list[Layout]:
-    """Longest first, a new pack where the next root does not fit: rows of a pack have similar lengths.
+    """Layouts of at most ``max_tokens`` tokens, as few as will do, of like cost.
 
     Raises:
         ValueError: where ``max_tokens`` is below 1.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+    sizes = [root.size() for root in roots]
+    if max(sizes, default=0) > max_tokens:
+        warnings.warn(f"a branch has more than max_tokens = {max_tokens} tokens: it gets its own pack", stacklevel=3)
     layouts: list[Layout] = []
-    for size, root in sorted(((root.size(), root) for root in roots), key=lambda sized: -sized[0]):
-        if size > max_tokens:
-            warnings.warn(f"a tree has more than max_tokens = {max_tokens} tokens: it gets its own pack", stacklevel=3)
-        if not layouts or len(layouts[-1].ids) + size > max_tokens:
-            layouts.append(Layout())
-        layouts[-1].add(root)
+    for members in balanced_bins(sizes, [root.cost() for root in roots], max_tokens):
+        layouts.append(Layout())
+        for member in members:
+            layouts[-1].add(roots[member])
     return layouts
 
 

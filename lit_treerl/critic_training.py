@@ -13,11 +13,11 @@ from torch import Tensor
 from lit_treerl.algorithms.advantages import counted_nodes
 from lit_treerl.algorithms.base import Beliefs, Credit
 from lit_treerl.algorithms.gae import monte_carlo_values
-from lit_treerl.algorithms.leafwise import check_positive
 from lit_treerl.algorithms.value_loss import ValueLossConfig, explained_variance
 from lit_treerl.modeling.forest import Place
 from lit_treerl.modeling.value_packs import ValuePack, value_packs
 from lit_treerl.optimizers import OptimizerConfig, check_rate
+from lit_treerl.settings import check_positive
 from lit_treerl.trees.tree import ROOT, RolloutGroup
 from lit_treerl.trees.value_tree import ValueTree
 from lit_treerl.updates import mini_batches

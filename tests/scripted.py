@@ -95,7 +95,8 @@ class ToyEnv(Environment):
     """Repeats every action so far; ``answer x`` ends the episode, worth 1 where x is right; so does ``limit`` turns."""
 
     def __init__(self, limit: int = 9, blocking: bool = False) -> None:
-        self.limit, self.blocking, self.max_turns = limit, blocking, limit
+        self.limit, self.max_turns = limit, limit
+        self.runs_in = "threads" if blocking else "caller"
         self.seen: list[str] = []
 
     def _reset(self, task: Task) -> list[Message]:
@@ -146,10 +147,10 @@ def grow(
     tokens: Tokens | None = None,
     seed: int = 0,
     on_leaf: Callable[[int], object] = lambda _: None,
+    lockstep: bool = False,
     **limits: Any,
 ) -> list[RolloutGroup]:
     config = RolloutLimits(**({"max_new_tokens": 4, "max_context": 200} | limits))
-    grower = TreeGrower(
-        sampler, env, tokens or word_tokens(), search, config, temperature=1.0, seed=seed, version=3, on_leaf=on_leaf
-    )
+    options: dict[str, Any] = {"seed": seed, "version": 3, "on_leaf": on_leaf, "lockstep": lockstep}
+    grower = TreeGrower(sampler, env, tokens or word_tokens(), search, config, temperature=1.0, **options)
     return grower.grow(tasks, [search.trees] * len(tasks))

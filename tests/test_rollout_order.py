@@ -175,3 +175,13 @@ def test_a_branch_takes_its_next_turn_while_a_sibling_tree_waits():
 
     groups = grow(Watching(two_trees), Waiting(blocking=True), TreeSearch(trees=1, expansions=0), SLOW_AND_FAST)
     assert [g.trees[0].depth(3) for g in groups] == [3, 3]
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_lockstep_gives_the_same_trees_in_waves(blocking):
+    sampler = ScriptedSampler(wandering(), order=random.Random(3))
+    groups = grow(sampler, ToyEnv(blocking=blocking), SEARCH, TASKS, lockstep=True)
+    assert [group.trees for group in groups] == plain_trees()
+    again = ScriptedSampler(wandering())
+    grow(again, ToyEnv(blocking=blocking), SEARCH, TASKS, lockstep=True)
+    assert sampler.requests == again.requests  # a fixed schedule, whatever finishes first

@@ -200,7 +200,7 @@ class BrokenRetriever(Retriever):
 
 def test_trouble_of_the_tool_passes_through_and_costs_no_turn():
     env = SearchQA(BrokenRetriever())
-    assert env.blocking
+    assert env.runs_in == "threads"
     env.reset(TASK)
     with pytest.raises(EnvironmentFailure, match="server down"):
         env.step(search("Ada"))

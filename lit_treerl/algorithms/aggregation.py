@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_treerl.algorithms.advantages import is_zero_signal
 from lit_treerl.algorithms.base import Credit
-from lit_treerl.algorithms.leafwise import check_choice
+from lit_treerl.settings import check_choice
 from lit_treerl.trees.tree import RolloutGroup, Tree
 
 Aggregation = Literal["token_mean", "sequence_mean", "fixed_length"]

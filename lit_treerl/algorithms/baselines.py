@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_treerl.algorithms.base import Beliefs
 from lit_treerl.algorithms.beliefs import Believed, finite
-from lit_treerl.algorithms.leafwise import check_choice
+from lit_treerl.settings import check_choice
 from lit_treerl.trees.tree import ROOT, Tree
 
 Baseline = Literal["group", "apvt", "critic", "running_mean"]

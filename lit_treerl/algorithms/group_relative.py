@@ -26,7 +26,8 @@ from lit_treerl.algorithms.baselines import NEEDS, Baseline, Priors, shrunken_me
 from lit_treerl.algorithms.beliefs import match_beliefs
 from lit_treerl.algorithms.edge import edge_advantages
 from lit_treerl.algorithms.gae import monte_carlo_values
-from lit_treerl.algorithms.leafwise import LeafwiseEstimator, check_choice
+from lit_treerl.algorithms.leafwise import LeafwiseEstimator
+from lit_treerl.settings import check_choice
 from lit_treerl.trees.tree import ROOT, RolloutGroup, Tree
 
 CreditTo = Literal["leaf", "edge"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import get_args
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from lit_treerl.algorithms.advantages import Normalisation, Singletons, batch_scale, spread, tree_returns
 from lit_treerl.algorithms.base import AdvantageEstimator, Beliefs, Credit
+from lit_treerl.settings import check_choice, check_positive
 from lit_treerl.trees.tree import RolloutGroup
 
 
@@ -53,15 +53,3 @@ class LeafwiseEstimator(AdvantageEstimator):
     @abstractmethod
     def compare(self, returns: list[Tensor]) -> list[Tensor]:
         """Advantages of one task's leaves from their returns, both one [L] tensor per tree, before batch scaling."""
-
-
-def check_positive(name: str, value: float) -> None:
-    """Raise ValueError unless ``value`` is above 0 and finite."""
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be above 0 and finite, got {value}")
-
-
-def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """Raise ValueError where ``value`` is none of ``choices``."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

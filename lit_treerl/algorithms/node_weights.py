@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_treerl.algorithms.aggregation import Aggregation, ZeroSignal, kept_leaves, leaf_weights, step_total
 from lit_treerl.algorithms.base import Credit
-from lit_treerl.algorithms.leafwise import check_choice
+from lit_treerl.settings import check_choice
 from lit_treerl.trees.tree import RolloutGroup, Tree
 
 TokenCount = Literal["per_leaf", "once"]

@@ -13,7 +13,7 @@ from lit_treerl.algorithms.advantages import counted_nodes, spread_nodes, tree_r
 from lit_treerl.algorithms.base import AdvantageEstimator, Beliefs, Credit
 from lit_treerl.algorithms.beliefs import finite, match_beliefs
 from lit_treerl.algorithms.gae import lambda_returns, token_gae, tree_gae
-from lit_treerl.algorithms.leafwise import check_choice, check_positive
+from lit_treerl.settings import check_choice, check_positive
 from lit_treerl.trees.tree import RolloutGroup, Tree
 
 GAELevel = Literal["turn", "token"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from lit_treerl.algorithms.advantages import Normalisation, Singletons, group_normalise
 from lit_treerl.algorithms.baselines import Baseline, shrunken_mean
 from lit_treerl.algorithms.group_relative import CreditTo, GroupRelativeEstimator
-from lit_treerl.algorithms.leafwise import check_choice
+from lit_treerl.settings import check_choice
 
 Level = Literal["both", "intra", "inter"]
 

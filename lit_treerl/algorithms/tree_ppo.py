@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lit_treerl.algorithms.base import Beliefs
 from lit_treerl.algorithms.beliefs import finite
-from lit_treerl.algorithms.leafwise import check_choice, check_positive
 from lit_treerl.algorithms.ppo import PPO, Estimate, GAELevel, PPONormalisation
+from lit_treerl.settings import check_choice, check_positive
 from lit_treerl.trees.tree import Tree
 from lit_treerl.trees.value_tree import ValueTree
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss
 
-from lit_treerl.algorithms.leafwise import check_choice
+from lit_treerl.settings import check_choice
 
 ValueLossKind = Literal["mse", "bce", "huber"]
 

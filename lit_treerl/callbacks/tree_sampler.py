@@ -19,6 +19,7 @@ from lit_treerl.policies import load_tokenizer, policy_path
 from lit_treerl.policy_module import LitPolicy, iteration_of
 from lit_treerl.rollout.batches import TaskBatch
 from lit_treerl.rollout.costs import TreeCosts
+from lit_treerl.rollout.env_processes import ProcessEnvironments
 from lit_treerl.rollout.grower import Judge, RolloutLimits, TreeGrower
 from lit_treerl.rollout.stats import first_error, rollout_stats
 from lit_treerl.rollout.tokens import Tokens
@@ -124,6 +125,9 @@ class TreeSampler(L.Callback):
         self._loaded = None  # a checkpoint may be loaded for this stage
         if self._tokens is not None:
             return
+        if self.env.runs_in == "processes":
+            limits = self.rollout.limits
+            self.env = ProcessEnvironments(self.env, limits.env_processes, limits.env_timeout_s)
         try:
             self.env.setup()
         except (ValueError, FileNotFoundError) as error:

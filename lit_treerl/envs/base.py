@@ -5,10 +5,14 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from lit_treerl.trees.task import Message, Task
 from lit_treerl.trees.tree import ContextStyle
+
+RunsIn = Literal["caller", "threads", "processes"]
+"""Where resets and steps are executed: at once by the rollout loop, in threads because they wait for something outside,
+or in worker processes because they are slow or not thread-safe, or may take their process down."""
 
 
 class EnvironmentFailure(Exception):
@@ -51,7 +55,7 @@ class Environment(ABC):
 
     context: ContextStyle = "growing"
     stop: tuple[str, ...] = ()
-    blocking: bool = False  # a step waits for something outside: steps run in a thread pool
+    runs_in: RunsIn = "caller"
     max_turns: int = 1
 
     _task: Task | None = None

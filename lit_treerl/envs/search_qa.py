@@ -83,7 +83,7 @@ class SearchQA(Environment):
         self.prompt_template, self.passage_format, self.joiner = prompt_template, passage_format, joiner
         self.nothing_found, self.lead, self.padding, self.trail = nothing_found, lead, padding, trail
         self.correction, self.final_hint, self.max_query_words = correction, final_hint, max_query_words
-        self.blocking = retriever is not None and retriever.blocking
+        self.runs_in = "threads" if retriever is not None and retriever.blocking else "caller"
         self._state: _State | None = None
 
     def setup(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +19,10 @@ from lit_treerl.envs.base import Environment, EnvironmentFailure, StepResult
 from lit_treerl.rollout.branch import Branch, Plant, naming
 from lit_treerl.rollout.tokens import Tokens
 from lit_treerl.sampling.base import Completion, Request, Sampler, SamplingParams
+from lit_treerl.settings import check_positive
 from lit_treerl.trees.search import TreeSearch
 from lit_treerl.trees.seeding import derive_seed
-from lit_treerl.trees.task import Task
+from lit_treerl.trees.task import Message, Task
 from lit_treerl.trees.tree import ROOT, RolloutGroup, Status, Tree
 
 Judge = Callable[[Task, Tree], tuple[Sequence[float], Sequence[float]]]
@@ -37,15 +38,20 @@ class RolloutLimits:
         max_context: longest context plus action, in tokens; a branch that would overflow ends truncated.
         max_observation_tokens: longer observations are cut to this (their closing tag is kept) and counted.
         env_workers: threads for environments that wait for something outside.
+        env_processes: worker processes for environments that ask for them.
+        env_timeout_s: seconds after which a worker process that has not answered is replaced.
     """
 
     max_new_tokens: int = 500
     max_context: int = 4096
     max_observation_tokens: int | None = 500
     env_workers: int = 32
+    env_processes: int = 4
+    env_timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "max_context", "env_workers"):
+        check_positive("rollout.limits.env_timeout_s", self.env_timeout_s)
+        for name in ("max_new_tokens", "max_context", "env_workers", "env_processes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"rollout.limits.{name} must be at least 1, got {getattr(self, name)}")
         if self.max_new_tokens >= self.max_context:
@@ -69,6 +75,8 @@ class TreeGrower:
         seed: seeds of actions and draws are derived from it, the task, tree, branch and turn.
         on_leaf: called with 1 for every finished leaf, for a progress bar.
         judge: gives the values and means of a tree's states, for searches that draw by them.
+        lockstep: all branches act, then all environments answer, in a fixed order: what other trainers do, for tests
+            and comparisons. The trees are the same.
     """
 
     def __init__(
@@ -84,12 +92,14 @@ class TreeGrower:
         seed: int = 0,
         on_leaf: Callable[[int], object] = lambda _: None,
         judge: Judge | None = None,
+        lockstep: bool = False,
     ) -> None:
         self.sampler, self.env, self.tokens, self.search, self.limits = sampler, env, tokens, search, limits
         self.params = SamplingParams(limits.max_new_tokens, temperature, tuple(env.stop))
         self.version, self.seed, self.on_leaf, self.judge = version, seed, on_leaf, judge
+        self.lockstep = lockstep
         self._acting: dict[int, Branch] = {}  # request id -> branch waiting for the sampler
-        self._waiting: dict[Future[tuple[StepResult, Any]], tuple[Branch, int]] = {}  # waiting for the environment
+        self._waiting: dict[Future[Any], Callable[[Future[Any]], None]] = {}  # for the environment -> what comes then
         self._requests = 0
         self._pool: ThreadPoolExecutor | None = None
 
@@ -102,7 +112,7 @@ class TreeGrower:
             plants.append([Plant(task, Tree(task.id, first + i, self.env.context)) for i in range(count)])
             planted[task.id] += count
         with ExitStack() as stack:
-            if self.env.blocking:
+            if self.env.runs_in != "caller":
                 self._pool = stack.enter_context(ThreadPoolExecutor(self.limits.env_workers))
             for group in plants:
                 for plant in group:
@@ -115,15 +125,22 @@ class TreeGrower:
 
     def _plant(self, plant: Plant) -> None:
         env = self.env.spawn()
+
+        def reset() -> tuple[list[Message], Any]:
+            return env.reset(plant.task), (env.snapshot() if self.search.expansions else None)
+
+        self._ask(reset, lambda future: self._planted(plant, env, future))
+
+    def _planted(self, plant: Plant, env: Environment, future: Future[tuple[list[Message], Any]]) -> None:
         try:
             with naming(plant.task, "wrote the prompt"):
-                messages = env.reset(plant.task)
+                messages, snapshot = future.result()
         except EnvironmentFailure as failure:
             plant.tree.add_root([])
             plant.tree.status[ROOT] = Status.FAILED
             plant.tree.info[ROOT] = {"error": str(failure)}
             return
-        plant.tree.add_root(self.tokens.prompt(messages), env.snapshot() if self.search.expansions else None)
+        plant.tree.add_root(self.tokens.prompt(messages), snapshot)
         plant.tree.info[ROOT] = {"prompt": list(messages)}
         plant.alive = plant.branches = 1
         self._submit(Branch(plant, env, number=0))
@@ -178,13 +195,33 @@ class TreeGrower:
         self.sampler.submit(Request(self._requests, context, self.params, seed))
 
     def _work(self) -> None:
-        for completion in self.sampler.poll() if self._acting else []:
+        for completion in self._completions():
             self._act(self._acting.pop(completion.id), completion)
         if self._waiting:  # wait only when the sampler has nothing to do
-            done, _ = wait(self._waiting, timeout=0 if self._acting else None, return_when=FIRST_COMPLETED)
+            timeout = 0 if self._acting and not self.lockstep else None
+            done, _ = wait(self._waiting, timeout, ALL_COMPLETED if self.lockstep else FIRST_COMPLETED)
             for future in [f for f in self._waiting if f in done]:
-                branch, node = self._waiting.pop(future)
-                self._answered(branch, node, future)
+                self._waiting.pop(future)(future)
+
+    def _completions(self) -> list[Completion]:
+        if not self.lockstep:
+            return self.sampler.poll() if self._acting else []
+        found: list[Completion] = []
+        while len(found) < len(self._acting):
+            found += self.sampler.poll()
+        return sorted(found, key=lambda completion: completion.id)
+
+    def _ask(self, call: Callable[[], Any], then: Callable[[Future[Any]], None]) -> None:
+        """Have an environment do something, in the pool where there is one, and go on with what came of it."""
+        if self._pool is not None:
+            self._waiting[self._pool.submit(call)] = then
+            return
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call())
+        except Exception as error:
+            future.set_exception(error)
+        then(future)
 
     def _act(self, branch: Branch, completion: Completion) -> None:
         plant = branch.plant
@@ -195,15 +232,7 @@ class TreeGrower:
         text = self.tokens.decode(completion.ids)
         plant.tree.info[node] = {"action": text, "finish_reason": completion.finish_reason}
         keep = bool(self.search.expansions)
-        if self._pool is not None:
-            self._waiting[self._pool.submit(branch.act, text, keep)] = (branch, node)
-            return
-        future: Future[tuple[StepResult, Any]] = Future()
-        try:
-            future.set_result(branch.act(text, keep))
-        except Exception as error:
-            future.set_exception(error)
-        self._answered(branch, node, future)
+        self._ask(lambda: branch.act(text, keep), lambda future: self._answered(branch, node, future))
 
     def _answered(self, branch: Branch, node: int, future: Future[tuple[StepResult, Any]]) -> None:
         tree, task = branch.plant.tree, branch.plant.task

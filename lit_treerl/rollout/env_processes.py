@@ -1,0 +1,227 @@
+"""Environments in worker processes: engines that are not thread-safe, or that may take their process down with them."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import pickle
+import threading
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from lit_treerl.envs.base import Environment, EnvironmentFailure, StepResult
+from lit_treerl.trees.task import Message, Task
+
+
+class ProcessDied(Exception):
+    """A worker process ended, or was ended because it did not answer in time."""
+
+
+class ProcessEnvironments(Environment):
+    """Stands in for an environment whose instances live in worker processes.
+
+    Every instance stays in one process and calls wait for the answer there, so they belong into threads. Where a
+    process dies, a new one replays the actions of each instance that had lived in it; where it dies again at the same
+    call, that is an :class:`EnvironmentFailure` of the branch. Environment and snapshots must be picklable.
+
+    Args:
+        env: the environment; set up in each process.
+        processes: how many.
+        timeout_s: a process that takes longer for one call is killed.
+    """
+
+    runs_in = "threads"
+
+    def __init__(self, env: Environment, processes: int, timeout_s: float) -> None:
+        self.context, self.stop, self.max_turns = env.context, env.stop, env.max_turns
+        self._workers = [Worker(pickle.dumps(env), timeout_s) for _ in range(processes)]
+        self._numbers = itertools.count()
+
+    def setup(self) -> None:
+        """Start the processes, and set the environment up in each."""
+        for worker in self._workers:
+            worker.start()
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.end()
+
+    def spawn(self) -> Environment:
+        """An instance in one of the processes, which take turns."""
+        number = next(self._numbers)
+        twin = _Instance(number, self._workers[number % len(self._workers)])
+        twin.context, twin.stop, twin.max_turns = self.context, self.stop, self.max_turns
+        return twin
+
+    def _reset(self, task: Task) -> list[Message]:
+        raise NotImplementedError("spawn an instance first")
+
+    def _step(self, text: str) -> StepResult:
+        raise NotImplementedError("spawn an instance first")
+
+
+class _Instance(Environment):
+    """One environment in a worker process."""
+
+    def __init__(self, key: int, worker: Worker) -> None:
+        self._key, self._worker, self._life = key, worker, -1
+        self._history = []
+        weakref.finalize(self, worker.forgotten.append, key)
+
+    def _reset(self, task: Task) -> list[Message]:
+        return self._call("reset", task)
+
+    def _step(self, text: str) -> StepResult:
+        return self._call("step", text)
+
+    def truncate(self) -> StepResult:
+        return self._call("truncate")
+
+    def snapshot(self) -> Any:
+        return self._call("snapshot"), self._task, tuple(self._history)
+
+    def restore(self, snapshot: Any) -> None:
+        inner, self._task, history = snapshot
+        self._history = list(history)
+        self._call("restore", inner)
+
+    def _call(self, name: str, *args: Any) -> Any:
+        death: ProcessDied | None = None
+        needed = None if name in ("reset", "restore") else (self._life, (self._task, tuple(self._history)))
+        for _ in range(2):
+            try:
+                self._life, answer = self._worker.call(self._key, name, args, needed)
+                return answer
+            except ProcessDied as error:
+                death = error
+        raise EnvironmentFailure(f"{death}, twice at {name} of task {self._task.id if self._task else None!r}")
+
+
+class Worker:
+    """A process that serves one call at a time.
+
+    Args:
+        env: the pickled environment.
+        timeout_s: most seconds for one call.
+
+    Attributes:
+        forgotten: keys of instances that nobody will call again.
+    """
+
+    def __init__(self, env: bytes, timeout_s: float) -> None:
+        self._env, self._timeout = env, timeout_s
+        self._lock = threading.Lock()
+        self._process: Any = None
+        self._pipe: Connection | None = None
+        self._life = 0  # number of the process
+        self.forgotten: deque[int] = deque()
+
+    def start(self) -> None:
+        """Start the process where there is none; what its ``setup`` raises is raised here."""
+        with self._lock:
+            self._started()
+
+    def end(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._kill()
+
+    def call(self, key: int, name: str, args: Sequence[Any], needed: tuple[int, Any] | None) -> tuple[int, Any]:
+        """The process's number and its answer.
+
+        Args:
+            key: of the instance.
+            name: of the method.
+            args: of the method.
+            needed: the process that the instance lived in, and what to replay where it is gone; None where the method
+                itself puts the instance into a state.
+
+        Raises:
+            ProcessDied: where it did not answer.
+        """
+        with self._lock:
+            pipe = self._started()
+            forgotten = [self.forgotten.popleft() for _ in range(len(self.forgotten))]
+            if needed is not None and needed[0] != self._life:
+                self._ask(pipe, (key, "replay", needed[1], []), self._timeout)
+            return self._life, self._ask(pipe, (key, name, tuple(args), forgotten), self._timeout)
+
+    def _started(self) -> Connection:
+        if self._pipe is None:
+            context = multiprocessing.get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            self._process = context.Process(target=serve, args=(theirs, self._env), daemon=True)
+            self._process.start()
+            theirs.close()
+            self._life += 1
+            self._ask(self._pipe, None, None)
+        return self._pipe
+
+    def _ask(self, pipe: Connection, message: Any, timeout: float | None) -> Any:
+        try:
+            if message is not None:
+                pipe.send(message)
+            if not pipe.poll(timeout):
+                self._kill()
+                raise ProcessDied(f"the environment's process did not answer within {timeout:g} s and was ended")
+            fine, answer = pipe.recv()
+        except (EOFError, ConnectionError, BrokenPipeError):
+            self._kill()
+            raise ProcessDied("the environment's process died") from None
+        if not fine:
+            raise answer
+        return answer
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        if self._pipe is not None:
+            self._pipe.close()
+        self._process = self._pipe = None
+
+
+def serve(pipe: Connection, pickled: bytes) -> None:
+    """What a worker process does: set up, then answer until nobody asks any more."""
+    instances: dict[int, Environment] = {}
+    try:
+        env: Environment = pickle.loads(pickled)
+        env.setup()
+        pipe.send((True, None))
+        while True:
+            key, name, args, forgotten = pipe.recv()
+            for old in forgotten:
+                instances.pop(old, None)
+            _answer(pipe, env, instances, key, name, args)
+    except (EOFError, KeyboardInterrupt):
+        pass
+    except Exception as error:
+        _send_error(pipe, error)
+
+
+def _answer(
+    pipe: Connection, env: Environment, instances: dict[int, Environment], key: int, name: str, args: tuple[Any, ...]
+) -> None:
+    try:
+        mine = instances[key] if key in instances else instances.setdefault(key, env.spawn())
+        if name == "replay":
+            pipe.send((True, Environment.restore(mine, args)))
+        else:
+            pipe.send((True, getattr(mine, name)(*args)))
+    except Exception as error:
+        _send_error(pipe, error)
+
+
+def _send_error(pipe: Connection, error: Exception) -> None:
+    trace = "".join(traceback.format_exception(error))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # its class takes other arguments than it keeps
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(f"in the environment's process:\n{trace}")
+    pipe.send((False, error))

@@ -1,0 +1,145 @@
+"""Environments in worker processes: the same trees, and what happens when a process dies, hangs or complains."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from lit_treerl.envs.base import EnvironmentFailure
+from lit_treerl.rollout.env_processes import ProcessEnvironments
+from lit_treerl.trees.search import TreeSearch
+from lit_treerl.trees.seeding import derive_seed
+from lit_treerl.trees.task import Task
+from lit_treerl.trees.tree import Status
+from scripted import ScriptedSampler, StateEnv, ToyEnv, grow, wandering
+
+TASKS = [Task(str(i), "test", f"question {i}", ("x",)) for i in range(3)]
+SEARCH = TreeSearch(trees=1, expansions=2, rounds=1)
+
+
+class Fragile(ToyEnv):
+    """Dies, hangs or complains at some actions; ``file`` remembers over processes that it did so once."""
+
+    def __init__(self, file: str = "", at: str = "b", how: str = "die") -> None:
+        super().__init__()
+        self.file, self.at, self.how = file, at, how
+
+    def setup(self) -> None:
+        if self.how == "setup":
+            raise ValueError("no engine here")
+
+    def _step(self, text):
+        if text == "pid":
+            return super()._step(f"pid {os.getpid()}")
+        if text == self.at and self.how == "complain":
+            raise KeyError("a bug of the environment")
+        if text == self.at and self.how == "fail":
+            raise EnvironmentFailure("the engine is out of order")
+        if text == self.at and not (self.file and os.path.exists(self.file)):
+            if self.file:
+                open(self.file, "w").close()
+            if self.how == "hang":
+                time.sleep(60)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._step(text)
+
+
+@pytest.fixture
+def hosted():
+    hosts = []
+
+    def host(env, processes=2, timeout_s=30.0):
+        hosts.append(ProcessEnvironments(env, processes, timeout_s))
+        hosts[-1].setup()
+        return hosts[-1]
+
+    yield host
+    for one in hosts:
+        one.close()
+
+
+@pytest.mark.parametrize("kind", [ToyEnv, StateEnv])
+def test_processes_grow_the_same_trees(kind, hosted):
+    plain, processes = (grow(ScriptedSampler(wandering()), env, SEARCH, TASKS) for env in (kind(), hosted(kind())))
+    assert [group.trees for group in processes] == [group.trees for group in plain]
+
+
+def test_an_instance_keeps_its_process_and_instances_share_out(hosted):
+    host = hosted(Fragile())
+    seen = []
+    for _ in range(4):
+        env = host.spawn()
+        env.reset(TASKS[0])
+        first, second = env.step("pid").observation, env.step("pid").observation
+        assert second.startswith(first)
+        assert second.split()[2] == second.split()[4]
+        seen.append(first)
+    assert len(set(seen)) == 2
+    assert seen[0] == seen[2] != seen[1] == seen[3]
+    assert str(os.getpid()) not in " ".join(seen)
+
+
+@pytest.mark.parametrize(("how", "timeout_s"), [("die", 30.0), ("hang", 3.0)])
+def test_a_process_that_dies_or_hangs_is_replaced_and_its_instances_go_on(how, timeout_s, hosted, tmp_path):
+    host = hosted(Fragile(str(tmp_path / "once"), how=how), processes=1, timeout_s=timeout_s)
+    mine, other = host.spawn(), host.spawn()
+    for env in (mine, other):
+        env.reset(TASKS[0])
+        env.step("a")
+    assert mine.step("b").observation == "saw a b"
+    assert other.step("c").observation == "saw a c"
+    fork = host.spawn()
+    fork.restore(mine.snapshot())
+    assert fork.step("c").observation == "saw a b c"
+    assert mine.step("answer x").reward == 1
+
+
+def test_dying_twice_at_one_call_is_external_trouble_of_that_branch_alone(hosted):
+    host = hosted(Fragile(), processes=1)
+    other = host.spawn()
+    other.reset(TASKS[1])
+    env = host.spawn()
+    env.reset(TASKS[0])
+    with pytest.raises(EnvironmentFailure, match="process died, twice at step of task '0'"):
+        env.step("b")
+    assert other.step("a").observation == "saw a"
+
+
+def test_a_tree_whose_process_keeps_dying_is_labelled_and_the_others_are_grown(hosted):
+    doomed = derive_seed(0, "action", "1", 0, 0, 0)
+    sampler = ScriptedSampler(lambda context, seed: "b" if seed == doomed else "answer x")
+    groups = grow(sampler, hosted(Fragile()), TreeSearch(1, 0), TASKS)
+    assert [group.trees[0].status[-1] for group in groups] == [Status.TERMINAL, Status.FAILED, Status.TERMINAL]
+
+
+def test_errors_of_the_environment_come_through_with_their_trace(hosted):
+    env = hosted(Fragile(how="fail")).spawn()
+    env.reset(TASKS[0])
+    with pytest.raises(EnvironmentFailure, match="out of order"):
+        env.step("b")
+    env = hosted(Fragile(how="complain")).spawn()
+    env.reset(TASKS[0])
+    with pytest.raises(KeyError, match="a bug of the environment") as caught:
+        env.step("b")
+    assert "test_env_processes.py" in "".join(caught.value.__notes__)
+    assert env.step("c").observation == "saw c"
+
+
+def test_an_environment_that_cannot_be_set_up_says_so():
+    host = ProcessEnvironments(Fragile(how="setup"), 1, 30.0)
+    with pytest.raises(ValueError, match="no engine here"):
+        host.setup()
+    host.close()
+
+
+def test_instances_that_are_gone_are_forgotten(hosted):
+    host = hosted(ToyEnv(), processes=1)
+    env = host.spawn()
+    env.reset(TASKS[0])
+    del env
+    (worker,) = host._workers
+    assert list(worker.forgotten) == [0]
+    other = host.spawn()
+    other.reset(TASKS[0])
+    assert not worker.forgotten

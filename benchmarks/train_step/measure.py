@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from benchmarks.memory import PeakMemory
 from benchmarks.train_step.cases import Case, apart, draw_tree, random_model, training
 from lit_treerl.algorithms.losses import LossConfig, policy_loss
 from lit_treerl.modeling import actor as actor_module
@@ -50,43 +50,16 @@ def run_case(case: Case, way: Way) -> dict[str, Any]:
 
     step()
     actor.zero_grad(set_to_none=True)
-    start_peak(case.device)
+    memory = PeakMemory(case.device)
+    memory.start()
     began = time.perf_counter()
     loss = step()
-    seconds, memory = time.perf_counter() - began, peak(case.device)
+    seconds = time.perf_counter() - began
     gradient: Any = actor.backbone.layers[0].self_attn.q_proj.weight.grad  # type: ignore[union-attr, index]
     return {
         "seconds": seconds,
-        "memory": memory,
+        "memory": memory.peak(),
         "tokens": len(pack),
         "loss": loss,
         "gradient": gradient.float().cpu().numpy(),
     }
-
-
-def start_peak(device: str) -> None:
-    """Forget the peak so far; what is held now counts as nothing."""
-    global _held
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        _held = torch.cuda.memory_allocated()
-    else:
-        Path("/proc/self/clear_refs").write_text("5")
-        _held = _status("VmRSS")
-
-
-def peak(device: str) -> int:
-    """Most bytes held since :func:`start_peak`, beyond those held then."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - _held
-    return _status("VmHWM") - _held
-
-
-_held = 0
-
-
-def _status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))

@@ -45,9 +45,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -56,26 +53,11 @@ from typing import Any, get_args
 
 from benchmarks.trl.job import Job, Scaling, Side
 from benchmarks.trl.report import line, report
+from benchmarks.trl.runs import run_apart
 from benchmarks.trl.theirs import check_trl
 
 PACKAGES = ("trl", "transformers", "torch", "lit-treerl")
 TOLERANCE = 1e-5
-
-
-def run_job(job: Job) -> dict[str, Any]:
-    """One run, in the process that calls it."""
-    from benchmarks.trl import ours, theirs
-
-    with tempfile.TemporaryDirectory() as folder:
-        points = (theirs if job.side == "trl" else ours).run(job, Path(folder))
-    return asdict(job) | {"points": points}
-
-
-def run_apart(job: Job) -> dict[str, Any]:
-    """One run, in a process of its own."""
-    os.environ["OMP_NUM_THREADS"] = "1"
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(run_job, (job,))
 
 
 def parse(args: Sequence[str] | None) -> argparse.Namespace:

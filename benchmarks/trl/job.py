@@ -51,7 +51,7 @@ class Job:
 
     side: Side
     seed: int
-    target: float = 0.5
+    target: float = 0.3
     max_tokens: int = 60_000
     scaling: Scaling = "group"
     lr: float = 6e-4

@@ -83,14 +83,16 @@ def test_rollouts_for_trl_are_the_chains_of_the_same_actions(world):
         for tree, leaf in group.leaves()
     ]
 
+    left = []
+
     class Replayed(Rollouts):
         def begin(self, task):
             episode = super().begin(task)
-            episode.left = list(actions.pop(0))
+            left.append((episode, actions.pop(0)))
             return episode
 
         def act(self, trainer, episodes):
-            return [episode.left.pop(0) for episode in episodes]
+            return [actions.pop(0) for episode, actions in left if any(episode is other for other in episodes)]
 
     rollouts = Replayed(world, tasks)
     prompts = [world.env.spawn().reset(task) for task in tasks for _ in range(2)]

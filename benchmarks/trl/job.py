@@ -66,8 +66,8 @@ class World:
         data = _config("embedded/data.yaml")["init_args"]
         self.train = EmbeddedTasks(**data["train"]["init_args"]).load()
         self.validation = EmbeddedTasks(**(data["validation"]["init_args"] | {"n": validation})).load()
-        settings: dict[str, Any] = _config("env/embedded.yaml")["init_args"]
-        self.env = SearchQA(**(settings | {"retriever": EmbeddedRetriever()}))
+        settings: dict[str, Any] = dict(_config("env/embedded.yaml")["init_args"], retriever=EmbeddedRetriever())
+        self.env = SearchQA(**settings)
         self.env.setup()
         self.limits = RolloutLimits(**_config("embedded/rollout.yaml")["limits"])
         self.tokens = Tokens(load_tokenizer(POLICY))

@@ -125,6 +125,6 @@ class Rollouts:
         return row[: next((i for i, token in enumerate(row, 1) if token in self.ends), len(row))]
 
 
-def reward(earned: Sequence[float], **_: Any) -> list[float]:
+def reward(earned: Sequence[float], **_: Any) -> list[float | None]:
     """TRL's reward function: what the episodes earned in the environment."""
     return list(earned)

@@ -91,7 +91,6 @@ def test_arm_builds(arm, regime, monkeypatch):
     if model.algorithm.uses_critic or isinstance(sampler.budget, CriticGuidedBudget):
         assert model.critic_config.lr == SHIPPED["critic"]["lr"]
         assert list(model.critic_config.optimizer.betas) == SHIPPED["critic"]["optimizer"]["betas"]
-        assert model.critic_config.max_tokens_per_pack == SHIPPED["critic"]["max_tokens_per_pack"]
     if decay == "decay":
         assert tree.half_life == SHIPPED["value_tree"]["init_args"]["half_life"]
 

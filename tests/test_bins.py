@@ -33,3 +33,8 @@ def test_every_item_is_in_one_bin_and_bins_are_bounded_and_balanced(sizes, max_s
         assert len(bins) == ranks
         assert max(loads) - min(loads) <= max(sizes)  # the bound of list scheduling
     assert bins == balanced_bins(sizes, sizes, max_size, multiple_of=ranks)
+
+
+def test_many_items_of_more_than_half_a_bin_are_quickly_done():
+    sizes = [5100 + i for i in range(2000)]
+    assert balanced_bins(sizes, sizes, 10_000) == [[i] for i in range(1999, -1, -1)]

@@ -143,3 +143,70 @@ def test_instances_that_are_gone_are_forgotten(hosted):
     other = host.spawn()
     other.reset(TASKS[0])
     assert not worker.forgotten
+
+
+class HalfSaid(ToyEnv):
+    """Its process dies within an answer, once."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self.file = file
+
+    def _step(self, text):
+        if text == "b" and not os.path.exists(self.file):
+            open(self.file, "w").close()
+            return super()._step(Deadly(text))
+        return super()._step(text)
+
+
+class Deadly(str):
+    """Kills the process that pickles it."""
+
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+def test_a_process_that_dies_while_it_answers_is_replaced(hosted, tmp_path):
+    env = hosted(HalfSaid(str(tmp_path / "once")), processes=1).spawn()
+    env.reset(TASKS[0])
+    env.step("a")
+    assert env.step("b").observation == "saw a b"
+
+
+class Slow(Fragile):
+    def _step(self, text):
+        time.sleep(0.6)
+        return super()._step(text)
+
+
+def test_a_replay_has_the_time_of_all_its_actions(hosted, tmp_path):
+    env = hosted(Slow(str(tmp_path / "once")), processes=1, timeout_s=1.0).spawn()
+    env.reset(TASKS[0])
+    for text in "aaa":
+        env.step(text)
+    assert env.step("b").observation == "saw a a a b"
+
+
+class Closing(ToyEnv):
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self.file = file
+
+    def close(self) -> None:
+        open(self.file, "w").close()
+
+
+def test_environments_are_closed_in_their_process(tmp_path):
+    host = ProcessEnvironments(Closing(str(tmp_path / "closed")), 1, 30.0)
+    host.setup()
+    host.close()
+    assert (tmp_path / "closed").exists()
+
+
+def test_a_failed_setup_leaves_no_process_and_fails_again():
+    host = ProcessEnvironments(Fragile(how="setup"), 2, 30.0)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no engine here"):
+            host.setup()
+        assert all(worker._process is None for worker in host._workers)

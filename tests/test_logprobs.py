@@ -136,3 +136,17 @@ def test_chunks_under_autocast_equal_one_chunk_under_it():
     for x, y in zip(*found, strict=True):
         assert x.dtype == torch.float32
         assert torch.allclose(x, y, atol=0.02)
+
+
+def test_chunks_are_as_exact_as_one_where_logits_share_a_large_offset():
+    generator = torch.Generator().manual_seed(0)
+    states, weight = torch.randn(9, 6, generator=generator), torch.randn(50, 6, generator=generator)
+    bias, targets = torch.full((50,), 1e3), torch.randint(50, (9,), generator=generator)
+    found = []
+    for chunk in (4, 100):
+        hidden = states.clone().requires_grad_()
+        logprobs, entropy = token_logprobs(hidden, weight, targets, 1.0, chunk, bias)
+        (logprobs + entropy).sum().backward()
+        found.append((logprobs.detach(), entropy.detach(), hidden.grad))
+    for x, y in zip(*found, strict=True):
+        assert torch.allclose(x, y, atol=1e-4)

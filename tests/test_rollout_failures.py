@@ -1,5 +1,7 @@
 """External trouble during rollouts: labelled, kept out of training, and never a reason for siblings to stop."""
 
+import time
+
 import pytest
 
 from lit_treerl.envs.base import EnvironmentFailure, NonDeterministicEnvironment
@@ -129,3 +131,20 @@ def test_a_tree_whose_first_action_fails_forks_at_the_root():
     assert tree.parent == [-1, 0, 0, 0]
     assert tree.status[1:] == [Status.FAILED, Status.TERMINAL, Status.TERMINAL]
     assert tree.training_leaves() == [2, 3]
+
+
+def test_an_error_does_not_wait_for_all_that_is_queued():
+    begun = []
+
+    class Broken(ToyEnv):
+        def _reset(self, task):
+            begun.append(task.id)
+            if task.id == "0":
+                raise KeyError("a bug of the environment")
+            time.sleep(0.05)
+            return super()._reset(task)
+
+    tasks = [Task(str(i), "test", "question", ("x",)) for i in range(200)]
+    with pytest.raises(KeyError, match="a bug"):
+        grow(ScriptedSampler(by_place(CHAIN)), Broken(blocking=True), FORKED, tasks, env_workers=2)
+    assert len(begun) < 100

@@ -155,6 +155,18 @@ def test_an_ordinary_forward_is_causal_and_a_padding_mask_is_refused(policies):
         assert torch.allclose(model(input_ids=ids).logits, plain(input_ids=ids).logits, atol=1e-5)
         with pytest.raises(ValueError, match="takes no attention mask"):
             model(input_ids=ids, attention_mask=torch.tensor([[0, 1, 1, 1]]))
+        cache = model(input_ids=ids, use_cache=True).past_key_values
+        with pytest.raises(ValueError, match="takes no key/value cache"):
+            model(input_ids=ids[:, :1], past_key_values=cache)
+
+
+def test_attention_is_computed_in_the_precision_of_autocast(policies, monkeypatch):
+    seen = []
+    monkeypatch.setattr("lit_treerl.modeling.tree_attention.fits_varlen", lambda query: bool(seen.append(query.dtype)))
+    actor = Actor.from_pretrained(policies["qwen3"])
+    with torch.autocast("cpu", torch.bfloat16):
+        actor.logprobs(random_pack(1))
+    assert seen == [torch.bfloat16] * 2
 
 
 def test_the_flash_kernel_is_for_half_precision_on_a_gpu():

@@ -27,7 +27,8 @@ def balanced_bins(
     if not sizes:
         return []
     order = sorted(range(len(sizes)), key=lambda i: (-costs[i], -sizes[i], i))
-    count = -(-sum(min(size, max_size) for size in sizes) // max_size)
+    # No two items of more than half a bin share one.
+    count = max(-(-sum(min(size, max_size) for size in sizes) // max_size), sum(2 * size > max_size for size in sizes))
     while True:
         bins = _fill(order, sizes, costs, max_size, count + -count % multiple_of)
         if bins is not None:

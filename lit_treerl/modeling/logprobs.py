@@ -74,27 +74,26 @@ class _Chunked(torch.autograd.Function):
         bias: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
-        chosen, total, entropy = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
+        chosen, entropy = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(2))
         for part in _parts(len(hidden), chunk_size):
-            z = _logits(hidden[part], weight, bias, temperature)
-            total[part] = z.logsumexp(-1)
-            chosen[part] = z.gather(-1, targets[part, None]).squeeze(-1)
-            entropy[part] = total[part] - (z * (z - total[part, None]).exp_()).sum(-1)
-        ctx.save_for_backward(hidden, weight, targets, bias, total, entropy)
+            logp = _logits(hidden[part], weight, bias, temperature).log_softmax(-1)
+            chosen[part] = logp.gather(-1, targets[part, None]).squeeze(-1)
+            entropy[part] = -logp.mul_(logp.exp()).sum(-1)
+        ctx.save_for_backward(hidden, weight, targets, bias, entropy)
         ctx.temperature, ctx.chunk_size = temperature, chunk_size
         ctx.set_materialize_grads(False)
-        return chosen - total, entropy
+        return chosen, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        hidden, weight, targets, bias, total, entropy = ctx.saved_tensors
+        hidden, weight, targets, bias, entropy = ctx.saved_tensors
         by_logprob, by_entropy = grads
         wanted = ctx.needs_input_grad
         grad_hidden = torch.empty_like(hidden) if wanted[0] else None
-        grad_weight = torch.zeros_like(weight, dtype=total.dtype) if wanted[1] else None
-        grad_bias = None if bias is None or not wanted[5] else torch.zeros_like(bias, dtype=total.dtype)
+        grad_weight = torch.zeros_like(weight, dtype=entropy.dtype) if wanted[1] else None
+        grad_bias = None if bias is None or not wanted[5] else torch.zeros_like(bias, dtype=entropy.dtype)
         for part in _parts(len(hidden), ctx.chunk_size):
-            logp = _logits(hidden[part], weight, bias, ctx.temperature).sub_(total[part, None])
+            logp = _logits(hidden[part], weight, bias, ctx.temperature).log_softmax(-1)
             grad = _logit_gradient(
                 logp,
                 targets[part],

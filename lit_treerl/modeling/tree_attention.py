@@ -57,14 +57,25 @@ def tree_attention(
 
     Returns:
         [1, N, A, D] and no weights.
+
+    Raises:
+        ValueError: where an ordinary forward goes on from cached keys.
     """
     if tree is None:
+        if query.shape[2] != key.shape[2]:
+            raise ValueError(f"{NAME} takes no key/value cache; load the model with 'sdpa' to generate")
         causal = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
         return causal.transpose(1, 2), None
-    attend = varlen if fits_varlen(query) else _padded
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    q, k, v = (_as_autocast(x[0].transpose(0, 1)) for x in (query, key, value))
+    attend = varlen if fits_varlen(q) else _padded
     parts = [attend(q, k, v, batch, scaling) for batch in tree.batches]
     return torch.cat(parts).index_select(0, tree.order)[None], None
+
+
+def _as_autocast(x: Tensor) -> Tensor:
+    """``x`` in the precision of autocast where that is on: norms and rotary embeddings give float32."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def _padded(query: Tensor, key: Tensor, value: Tensor, batch: BlockBatch, scaling: float | None) -> Tensor:

@@ -10,11 +10,15 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from lit_treerl.envs.base import Environment, EnvironmentFailure, StepResult
 from lit_treerl.trees.task import Message, Task
+
+PATIENCE_S = 5.0  # for an environment to close
+STARTED = object()  # nothing is sent, the process answers by itself once it is set up
 
 
 class ProcessDied(Exception):
@@ -43,8 +47,12 @@ class ProcessEnvironments(Environment):
 
     def setup(self) -> None:
         """Start the processes, and set the environment up in each."""
-        for worker in self._workers:
-            worker.start()
+        try:
+            for worker in self._workers:
+                worker.start()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the processes."""
@@ -127,8 +135,12 @@ class Worker:
             self._started()
 
     def end(self) -> None:
-        """End the process."""
+        """Have the environment closed and end the process."""
         with self._lock:
+            if self._pipe is not None:
+                with suppress(OSError):
+                    self._pipe.send(None)
+                self._process.join(PATIENCE_S)
             self._kill()
 
     def call(self, key: int, name: str, args: Sequence[Any], needed: tuple[int, Any] | None) -> tuple[int, Any]:
@@ -148,7 +160,7 @@ class Worker:
             pipe = self._started()
             forgotten = [self.forgotten.popleft() for _ in range(len(self.forgotten))]
             if needed is not None and needed[0] != self._life:
-                self._ask(pipe, (key, "replay", needed[1], []), self._timeout)
+                self._ask(pipe, (key, "replay", needed[1], []), self._timeout * (1 + len(needed[1][1])))
             return self._life, self._ask(pipe, (key, name, tuple(args), forgotten), self._timeout)
 
     def _started(self) -> Connection:
@@ -159,18 +171,22 @@ class Worker:
             self._process.start()
             theirs.close()
             self._life += 1
-            self._ask(self._pipe, None, None)
+            try:
+                self._ask(self._pipe, STARTED, None)
+            except BaseException:
+                self._kill()
+                raise
         return self._pipe
 
     def _ask(self, pipe: Connection, message: Any, timeout: float | None) -> Any:
         try:
-            if message is not None:
+            if message is not STARTED:
                 pipe.send(message)
             if not pipe.poll(timeout):
                 self._kill()
                 raise ProcessDied(f"the environment's process did not answer within {timeout:g} s and was ended")
             fine, answer = pipe.recv()
-        except (EOFError, ConnectionError, BrokenPipeError):
+        except (EOFError, OSError):  # OSError: it died within a message
             self._kill()
             raise ProcessDied("the environment's process died") from None
         if not fine:
@@ -193,15 +209,15 @@ def serve(pipe: Connection, pickled: bytes) -> None:
         env: Environment = pickle.loads(pickled)
         env.setup()
         pipe.send((True, None))
-        while True:
-            key, name, args, forgotten = pipe.recv()
+    except Exception as error:
+        _send_error(pipe, error)
+        return
+    with suppress(EOFError, KeyboardInterrupt), closing(env):
+        while (message := pipe.recv()) is not None:
+            key, name, args, forgotten = message
             for old in forgotten:
                 instances.pop(old, None)
             _answer(pipe, env, instances, key, name, args)
-    except (EOFError, KeyboardInterrupt):
-        pass
-    except Exception as error:
-        _send_error(pipe, error)
 
 
 def _answer(

@@ -114,11 +114,15 @@ class TreeGrower:
         with ExitStack() as stack:
             if self.env.runs_in != "caller":
                 self._pool = stack.enter_context(ThreadPoolExecutor(self.limits.env_workers))
-            for group in plants:
-                for plant in group:
+            try:
+                for plant in (plant for group in plants for plant in group):
                     self._plant(plant)
-            while self._acting or self._waiting:
-                self._work()
+                while self._acting or self._waiting:
+                    self._work()
+            except BaseException:
+                if self._pool is not None:  # else all that is queued would be worked off first
+                    self._pool.shutdown(wait=False, cancel_futures=True)
+                raise
         return [RolloutGroup(task, [p.tree for p in group]) for task, group in zip(tasks, plants, strict=True)]
 
     # ---- beginnings and ends of branches ----

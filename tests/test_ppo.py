@@ -293,7 +293,7 @@ def test_normalised_advantages_have_mean_0_and_spread_1_over_unique_action_token
     tree = random_tree(rng, failures=0.2, nodes=8)
     value = f64(*(rng.random() for _ in range(len(tree))))
     tokens = [f64(*(rng.random() for _ in range(n - 1))) for n in tree.action_len]
-    credit = only(PPO(level)([group(tree)], [[Beliefs(value=value, token_value=tokens)]]))
+    credit = only(PPO(level, std_floor=1e-6)([group(tree)], [[Beliefs(value=value, token_value=tokens)]]))
     found: list[float] = []
     for node in [node for node, counts in enumerate(counted_nodes(tree)) if counts and node]:
         column = next(i for i, leaf in enumerate(credit.leaves) if node in tree.path(leaf))

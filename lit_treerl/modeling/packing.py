@@ -114,7 +114,7 @@ def fill(roots: Sequence[Run], max_tokens: int) -> list[Layout]:
     layouts: list[Layout] = []
     for members in balanced_bins(sizes, [root.cost() for root in roots], max_tokens):
         layouts.append(Layout())
-        for member in members:
+        for member in sorted(members, key=lambda m: (-sizes[m], m)):  # the dense reference pads rows least so
             layouts[-1].add(roots[member])
     return layouts
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.rollout_cost import LIMITS, embedded_env
+from benchmarks.rollout_cost import LIMITS, embedded_env, ratio
 from lit_treerl.data.embedded_search import EmbeddedTasks
 from lit_treerl.envs.base import Environment, StepResult
 from lit_treerl.envs.search_qa import SearchQA
@@ -110,11 +110,6 @@ class Bench:
         return stats | {"seconds": seconds / stats["rollout/sampled_tokens"], "computed": computed}
 
 
-def spread(values: list[float]) -> str:
-    """Median and range."""
-    return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-
-
 def latency(bench: Bench, mean: float, repeats: int) -> dict[str, str]:
     """Ours against lock-step, and trees against chains."""
     env = LateEnvironment(embedded_env(), mean)
@@ -124,9 +119,9 @@ def latency(bench: Bench, mean: float, repeats: int) -> dict[str, str]:
         order = list(ways) if seed % 2 else list(ways)[::-1]
         found.append({key: bench.run(env, ways[key][0], seed, bool(ways[key][1]))["seconds"] for key in order})
     return {
-        "lock-step over ours, chains": spread([f["chains", 1] / f["chains", 0] for f in found]),
-        "lock-step over ours, trees": spread([f["trees", 1] / f["trees", 0] for f in found]),
-        "trees over chains, per sampled token": spread([f["trees", 0] / f["chains", 0] for f in found]),
+        "lock-step over ours, chains": ratio([f["chains", 1] / f["chains", 0] for f in found]),
+        "lock-step over ours, trees": ratio([f["trees", 1] / f["trees", 0] for f in found]),
+        "trees over chains, per sampled token": ratio([f["trees", 0] / f["chains", 0] for f in found]),
     }
 
 

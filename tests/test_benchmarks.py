@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.overhead import Clock
+
 PROJECT = Path(__file__).parents[1]
 
 
@@ -35,7 +37,7 @@ def test_trees_and_trajectories_learn_the_same_from_fewer_tokens(tmp_path):
 def test_chunked_logprobs_equal_full_ones_with_less_memory(tmp_path):
     row = run(tmp_path, "logprob_memory", "--tokens", "512", "--hidden", "16", "--repeats", "1")
     assert row["memory"] < 0.5
-    assert max(row["gaps"].values()) < 1e-4
+    assert max(row["gaps"].values()) < 1e-5
 
 
 @pytest.mark.slow
@@ -50,9 +52,45 @@ def test_late_environments_and_leaves_for_tokens(tmp_path):
     assert all(row["per sampled token"] > 1 for row in leaves)
 
 
+def test_a_part_is_timed_without_the_parts_called_within_it(monkeypatch):
+    now = 0.0
+
+    class Work:
+        @classmethod
+        def inner(cls, seconds):
+            nonlocal now
+            now += seconds
+
+        def outer(self):
+            self.inner(2.0)
+            Work.inner(1.0)
+            self.inner(4.0)
+            raise KeyError
+
+    monkeypatch.setattr("benchmarks.overhead.time.perf_counter", lambda: now)
+    clock = Clock()
+    clock.watch(Work, "inner", "inside")
+    plain = Work.outer
+
+    def outer(self):
+        nonlocal now
+        now += 10.0
+        plain(self)
+
+    monkeypatch.setattr(Work, "outer", outer)
+    clock.watch(Work, "outer", "outside")
+    with pytest.raises(KeyError):
+        Work().outer()
+    assert clock.seconds == {"inside": 7.0, "outside": 10.0}
+    clock.begin()
+    assert clock.seconds == {}
+    assert clock.started == 17.0
+
+
 @pytest.mark.slow
-def test_shares_of_an_iteration_add_up(tmp_path):
-    row = run(tmp_path, "overhead", "--iterations", "1", "--config", "configs/ppo.yaml")
-    assert sum(row["shares"].values()) == pytest.approx(1, abs=0.02)
-    assert {"sampler", "model", "environment", "tokenizing", "packing"} <= set(row["shares"])
-    assert 0 < row["outside"] < 1
+def test_every_part_of_an_iteration_is_found_and_little_is_left(tmp_path):
+    shares = run(tmp_path, "overhead", "--iterations", "1", "--config", "configs/ppo.yaml")["shares"]
+    parts = {"sampler", "model", "environment", "tokenizing", "growing trees", "packing", "checkpoints"}
+    assert parts | {"attention layout", "loop, logging, all else"} <= set(shares)
+    assert min(shares.values()) >= 0
+    assert shares["sampler"] + shares["model"] > 0.5

@@ -123,15 +123,9 @@ class TreeSampler(L.Callback):
                 "(test, validate and predict may use more)"
             )
         self._loaded = None  # a checkpoint may be loaded for this stage
+        self._set_up_env()
         if self._tokens is not None:
             return
-        if self.env.runs_in == "processes":
-            limits = self.rollout.limits
-            self.env = ProcessEnvironments(self.env, limits.env_processes, limits.env_timeout_s)
-        try:
-            self.env.setup()
-        except (ValueError, FileNotFoundError) as error:
-            raise SettingsError(f"env: {error}") from error
         tokenizer = load_tokenizer(pl_module.policy)
         self._tokens = Tokens(tokenizer)
         self.sampler.start(
@@ -141,6 +135,10 @@ class TreeSampler(L.Callback):
             device=trainer.strategy.root_device,
             seed=self.seed + trainer.global_rank,
         )
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Close the environment; the next stage sets it up again."""
+        self.env.close()
 
     @property
     def tokens(self) -> Tokens:
@@ -221,6 +219,15 @@ class TreeSampler(L.Callback):
         self.costs.load_state_dict(state_dict["costs"])
 
     # ---- helpers ----
+
+    def _set_up_env(self) -> None:
+        if self.env.runs_in == "processes":
+            limits = self.rollout.limits
+            self.env = ProcessEnvironments(self.env, limits.env_processes, limits.env_timeout_s)
+        try:
+            self.env.setup()
+        except (ValueError, FileNotFoundError) as error:
+            raise SettingsError(f"env: {error}") from error
 
     def _ask_for_critic(self, module: LitPolicy) -> None:
         key = "budget" if self.budget.uses_outlook else "search.draw" if self.search.uses_values else None

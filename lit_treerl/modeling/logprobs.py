@@ -73,6 +73,7 @@ class _Chunked(torch.autograd.Function):
         chunk_size: int,
         bias: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies [N]; the arguments are those of :func:`token_logprobs`."""
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         chosen, entropy = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(2))
         for part in _parts(len(hidden), chunk_size):
@@ -86,6 +87,7 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        """Gradients by hidden states [N, H], weight [V, H] and bias [V], from those by log-probs and entropies [N]."""
         hidden, weight, targets, bias, entropy = ctx.saved_tensors
         by_logprob, by_entropy = grads
         wanted = ctx.needs_input_grad

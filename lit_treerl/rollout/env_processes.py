@@ -18,7 +18,6 @@ from lit_treerl.envs.base import Environment, EnvironmentFailure, StepResult
 from lit_treerl.trees.task import Message, Task
 
 PATIENCE_S = 5.0  # for an environment to close
-STARTED = object()  # nothing is sent, the process answers by itself once it is set up
 
 
 class ProcessDied(Exception):
@@ -88,12 +87,15 @@ class _Instance(Environment):
         return self._call("step", text)
 
     def truncate(self) -> StepResult:
+        """What the environment's own says."""
         return self._call("truncate")
 
     def snapshot(self) -> Any:
+        """The environment's own snapshot, with the actions that another process would have to replay."""
         return self._call("snapshot"), self._task, tuple(self._history)
 
     def restore(self, snapshot: Any) -> None:
+        """Go on from a snapshot, which may come from an instance in another process."""
         inner, self._task, history = snapshot
         self._history = list(history)
         self._call("restore", inner)
@@ -172,16 +174,19 @@ class Worker:
             theirs.close()
             self._life += 1
             try:
-                self._ask(self._pipe, STARTED, None)
+                self._hear(self._pipe, None)  # it speaks first, once it is set up
             except BaseException:
                 self._kill()
                 raise
         return self._pipe
 
-    def _ask(self, pipe: Connection, message: Any, timeout: float | None) -> Any:
+    def _ask(self, pipe: Connection, message: Any, timeout: float) -> Any:
+        with suppress(OSError):  # it is dead, which is heard below
+            pipe.send(message)
+        return self._hear(pipe, timeout)
+
+    def _hear(self, pipe: Connection, timeout: float | None) -> Any:
         try:
-            if message is not STARTED:
-                pipe.send(message)
             if not pipe.poll(timeout):
                 self._kill()
                 raise ProcessDied(f"the environment's process did not answer within {timeout:g} s and was ended")

@@ -39,14 +39,14 @@ def test_golden_layout(monkeypatch):
     assert ragged.last.tolist() == [0, 1, 4, 6]
     decode, prompts = ragged.groups
     assert (decode.first, decode.rows, decode.start, decode.stop, decode.end) == (0, 2, 0, 2, 5)
-    assert decode.mask.int().tolist() == [[[[1, 1, 1, 1, 1]]], [[[1, 1, 0, 0, 0]]]]
+    assert decode.mask.isfinite().int().tolist() == [[[[1, 1, 1, 1, 1]]], [[[1, 1, 0, 0, 0]]]]
     assert (decode.places, decode.real) == (None, None)
     assert (prompts.first, prompts.rows, prompts.start, prompts.stop, prompts.end) == (2, 2, 2, 7, 5)
     assert prompts.places is not None
     assert prompts.real is not None
     assert prompts.real.tolist() == [[True, True, True], [True, True, False]]
     assert prompts.places[prompts.real].tolist() == [0, 1, 2, 3, 4]
-    assert prompts.mask.int()[:, 0].tolist() == [
+    assert prompts.mask.isfinite().int()[:, 0].tolist() == [
         [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]],
         [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0]],  # the last is padding; it must see something
     ]
@@ -104,7 +104,7 @@ def test_every_token_is_in_one_group_and_waste_is_bounded(spans, padding):
             assert int(group.places.max()) < sum(widths)
         for i, (start, stop) in enumerate(mine):
             for query, position in enumerate(range(start, stop)):
-                assert group.mask[i, 0, query].tolist() == [key <= position for key in range(group.end)]
+                assert group.mask[i, 0, query].isfinite().tolist() == [key <= position for key in range(group.end)]
     assert (row, token) == (len(spans), len(tokens))
 
 

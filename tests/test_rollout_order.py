@@ -185,3 +185,23 @@ def test_lockstep_gives_the_same_trees_in_waves(blocking):
     again = ScriptedSampler(wandering())
     grow(again, ToyEnv(blocking=blocking), SEARCH, TASKS, lockstep=True)
     assert sampler.requests == again.requests  # a fixed schedule, whatever finishes first
+
+
+def test_branches_with_the_most_turns_before_their_tree_run_first():
+    """A request's priority is its turn, less the most turns (9) of each round of forks that is still to come."""
+    sampler = ScriptedSampler(two_trees)
+    grow(sampler, ToyEnv(), TreeSearch(trees=1, expansions=1, rounds=2), [SLOW_AND_FAST[0]])
+    seen = {place(request.seed, ("slow",))[1:]: request.priority for request in sampler.requests}
+    assert seen.keys() >= {(0, 0), (0, 1), (0, 2), (1, 2), (2, 2)}
+    assert seen == {(branch, turn): turn - 9 * (2 - branch) for branch, turn in seen}
+
+
+def test_priorities_do_not_change_the_trees():
+    class Urgent(ScriptedSampler):
+        """Answers one request at a time, the lowest priority number first."""
+
+        def poll(self):
+            self.queue.sort(key=lambda request: request.priority)
+            return [self.complete(self.queue.pop(0))]
+
+    assert [group.trees for group in grow(Urgent(wandering()), ToyEnv(), SEARCH, TASKS)] == plain_trees()

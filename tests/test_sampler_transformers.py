@@ -46,6 +46,33 @@ def test_the_shortest_prompts_are_sampled_first(started):
     assert order == [1, 3, 2, 0]
 
 
+def test_the_lowest_priority_number_is_sampled_first(started):
+    sampler, draw = started(max_batch=1, refill=0.01), random.Random(0)
+    for i, (size, priority) in enumerate(((5, 2), (30, -1), (5, 0), (20, -1), (5, 0))):
+        sampler.submit(Request(i, letters(draw, size), SamplingParams(2), seed=i, priority=priority))
+    order = []
+    while finished := sampler.poll():
+        order += [completion.id for completion in finished]
+    assert order == [3, 1, 2, 4, 0]
+
+
+def test_the_prefix_cache_keeps_a_gibibyte_when_not_told_otherwise(started, monkeypatch):
+    """2 layers of 2 key heads of 32 numbers of 4 bytes, keys and values: 1,024 bytes a token."""
+    prompt = letters(random.Random(0), 33)
+
+    def cached(**settings) -> int:
+        sampler = started(**settings)
+        for i in range(2):
+            sampler.submit(Request(i, prompt, SamplingParams(2), seed=i))
+            (done,) = sampler.poll()
+        return done.cached_tokens
+
+    assert cached() == 32
+    monkeypatch.setattr("lit_treerl.sampling.transformers.CACHE_BYTES", 1024 * 16)
+    assert cached() == 16
+    assert cached(cache_tokens=24) == 24
+
+
 def grow(sampler: TransformersSampler, seed: int) -> dict[int, tuple[list[int], Completion]]:
     """Grow random trees of turns through submit and poll; who forks whom depends only on ids, never on order."""
     draw = random.Random(seed)

@@ -196,7 +196,12 @@ class TreeGrower:
         seed = derive_seed(self.seed, "action", plant.task.id, plant.tree.index, branch.number, branch.turn)
         self._requests += 1
         self._acting[self._requests] = branch
-        self.sampler.submit(Request(self._requests, context, self.params, seed))
+        self.sampler.submit(Request(self._requests, context, self.params, seed, self._priority(branch)))
+
+    def _priority(self, branch: Branch) -> int:
+        """Branches with the most turns still before their tree go first, so that no tree is left over at the end."""
+        rounds = (self.search.rounds if self.search.expansions else 0) - branch.plant.rounds
+        return branch.turn - (self.env.max_turns or 0) * rounds
 
     def _work(self) -> None:
         for completion in self._completions():

@@ -33,12 +33,21 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Request:
-    """One action to sample: ``id`` is the caller's and comes back, ``seed`` alone decides the randomness."""
+    """One action to sample.
+
+    Attributes:
+        id: the caller's own, comes back.
+        prompt_ids: what comes before the action.
+        params: how to sample.
+        seed: decides the randomness alone.
+        priority: of requests that wait for room, those with the lowest number run first.
+    """
 
     id: int
     prompt_ids: Sequence[int]
     params: SamplingParams
     seed: int
+    priority: int = 0
 
 
 @dataclass(frozen=True)

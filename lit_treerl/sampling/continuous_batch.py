@@ -56,8 +56,8 @@ class Row:
 class ContinuousBatch:
     """The running rows of one model; row i of the list is row i of the cache.
 
-    Of the queued rows those with the shortest prompts run first. Attention is padded to the longest row, so rows of
-    like length are cheapest together; and the shortest have the longest way to go, so they should not be the last.
+    Of the queued rows those of the lowest priority number run first, and of these the ones with the shortest prompts:
+    attention is padded to the longest row, so rows of like length are cheapest together.
 
     Args:
         model: a causal language model in eval mode.
@@ -130,7 +130,7 @@ class ContinuousBatch:
         if not self._queue or len(self.rows) >= self._max_batch:
             return
         first, tokens = len(self.rows), 0
-        self._queue = deque(sorted(self._queue, key=lambda row: len(row.prompt)))
+        self._queue = deque(sorted(self._queue, key=lambda row: (row.request.priority, len(row.prompt))))
         slots: list[list[int]] = []
         waiting: list[Row] = []
         coming = set()

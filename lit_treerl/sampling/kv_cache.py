@@ -48,6 +48,12 @@ class RowCache:
         self.block, self._max_rows, self._max_length = block, max_rows, max_length
         self.data = torch.zeros(2 * config.num_hidden_layers, 0, heads, block, size, dtype=dtype, device=device)
 
+    @property
+    def token_bytes(self) -> int:
+        """Memory of one position of one row, in bytes."""
+        two_layers, _, heads, _, size = self.data.shape
+        return two_layers * heads * size * self.data.element_size()
+
     def reserve(self, rows: int, length: int) -> None:
         """Make room for ``rows`` rows of ``length`` positions; doubles what is too small, so growth is rare."""
         two_layers, old_rows, heads, old_length, size = self.data.shape

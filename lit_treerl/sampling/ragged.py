@@ -25,7 +25,7 @@ class RowGroup:
         start: its first token among all new tokens.
         stop: one past its last.
         end: T.
-        mask: [n, 1, Q, T], True where a token may look.
+        mask: [n, 1, Q, T], added to scores: 0 where a token may look, -inf elsewhere.
         places: [n, Q] the tokens of each row, counted from ``start``, padded at the end; None where Q is 1.
         real: [n, Q] True where there is a token; None where Q is 1.
     """
@@ -72,26 +72,31 @@ class RaggedTokens:
         position = torch.arange(len(row), device=device) - (ends - widths - starts)[row]
         groups, token = [], 0
         for first, last in _neighbours(spans):
-            group = _group(table[first:last], spans[first:last], first, token)
+            group = _group(table[first:last], spans[first:last], first, token, cache.data.dtype)
             groups.append(group)
             token = group.stop
         return cls(cache, row, position, groups, ends - 1)
 
 
-def _group(table: Tensor, spans: Sequence[tuple[int, int]], first: int, token: int) -> RowGroup:
+def _group(table: Tensor, spans: Sequence[tuple[int, int]], first: int, token: int, dtype: torch.dtype) -> RowGroup:
     end = max(stop for _, stop in spans)
     widths = [stop - start for start, stop in spans]
     width, total = max(widths), sum(widths)
     order = torch.arange(end, device=table.device)
     if width == 1:
-        mask = (order <= table[:, :1])[:, None, None]
+        mask = _added((order <= table[:, :1])[:, None, None], dtype)
         return RowGroup(first, len(spans), token, token + total, end, mask)
     column = order[:width]
     size = table[:, 1] - table[:, 0]
     real = column < size[:, None]
     places = (size.cumsum(0) - size)[:, None] + torch.where(real, column, 0)
-    mask = order <= (table[:, :1] + column)[:, None, :, None]
+    mask = _added(order <= (table[:, :1] + column)[:, None, :, None], dtype)
     return RowGroup(first, len(spans), token, token + total, end, mask, places, real)
+
+
+def _added(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask to add to scores; attention would make one of a boolean mask anew in every layer."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
 
 
 def _neighbours(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

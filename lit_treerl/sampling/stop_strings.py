@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+REMEMBERED = 1 << 14  # tails of sampled ids whose texts are kept: actions often end alike
 PARTIAL = "\N{REPLACEMENT CHARACTER}"  # a decoder's mark for bytes that are not a whole character
 
 
@@ -24,14 +26,17 @@ class StopStrings:
         self._vocab_size = vocab_size
         self._texts: list[str] = []
         self._enders: dict[tuple[str, ...], frozenset[int]] = {}
+        self._text = lru_cache(REMEMBERED)(self._decode)
 
     def completed(self, stop: tuple[str, ...], ids: Sequence[int]) -> bool:
         """Whether the last of the sampled ``ids`` completes one of ``stop``; asked after every token."""
         if not stop or not ids or ids[-1] not in self._ending(stop):
             return False
-        tail = list(ids[self._tail_start(ids, max(map(len, stop))) :])
-        text = self._tokenizer.decode(tail, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        text = self._text(tuple(ids[self._tail_start(ids, max(map(len, stop))) :]))
         return any(string in text for string in stop)
+
+    def _decode(self, ids: tuple[int, ...]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _ending(self, stop: tuple[str, ...]) -> frozenset[int]:
         """The ids whose text could hold the last character of a stop string."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from lit_treerl.sampling.continuous_batch import ContinuousBatch, Row
 
+CACHE_BYTES = 1 << 30  # of the prefix cache, as vLLM's on CPU
 BLOCK = 8  # tokens; small, so that a turn of a few words is already worth reusing
 
 
@@ -28,7 +29,8 @@ class TransformersSampler(Sampler):
         dtype: of weights, keys and values.
         max_batch: most requests decoded at a time.
         prefix_cache: keep keys and values of prompts and finished actions for later requests.
-        cache_tokens: most tokens kept by the prefix cache; the least recently used leave first.
+        cache_tokens: most tokens kept by the prefix cache, as many as fit into 1 GiB when not given; the least recently
+            used leave first.
         refill: share of the running requests that has to finish before :meth:`poll` returns.
         prefill_tokens: most prompt tokens in one forward.
     """
@@ -38,12 +40,12 @@ class TransformersSampler(Sampler):
         dtype: Literal["float32", "bfloat16"] = "float32",
         max_batch: int = 256,
         prefix_cache: bool = True,
-        cache_tokens: int = 65536,
+        cache_tokens: int | None = None,
         refill: float = 0.25,
         prefill_tokens: int = 8192,
     ) -> None:
         super().__init__()
-        if max_batch < 1 or prefill_tokens < 1 or cache_tokens < 0:
+        if max_batch < 1 or prefill_tokens < 1 or (cache_tokens or 0) < 0:
             raise ValueError("max_batch and prefill_tokens must be at least 1, and cache_tokens at least 0")
         if not 0 <= refill <= 1:
             raise ValueError(f"refill is {refill}; it is a share between 0 and 1")
@@ -96,11 +98,12 @@ class TransformersSampler(Sampler):
         cache = RowCache(
             model.config, model.dtype, device, block=BLOCK, max_rows=self.max_batch, max_length=self._max_context
         )
+        tokens = CACHE_BYTES // cache.token_bytes if self.cache_tokens is None else self.cache_tokens
         generation = model.generation_config
         return ContinuousBatch(
             model,
             cache,
-            PrefixStore(cache, self.cache_tokens) if self.prefix_cache else None,
+            PrefixStore(cache, tokens) if self.prefix_cache else None,
             StopStrings(tokenizer, model.config.vocab_size),
             eos_token_ids(generation.eos_token_id if generation else None, cast("int | None", tokenizer.eos_token_id)),
             max_batch=self.max_batch,

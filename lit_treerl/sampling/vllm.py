@@ -103,6 +103,7 @@ class VLLMSampler(Sampler):
             "max_num_seqs": self.max_num_seqs or (64 if on_cpu else 256),
             "enforce_eager": on_cpu if self.enforce_eager is None else self.enforce_eager,
             "enable_prefix_caching": True,
+            "scheduling_policy": "priority",  # lowest number first, as Request.priority has it
             "logprobs_mode": "processed_logprobs",
             "generation_config": "auto",  # for its eos ids; its sampling defaults are not used
             "seed": seed,
@@ -127,7 +128,7 @@ class VLLMSampler(Sampler):
         check_request(request, max_context=self._max_context, vocab_size=self._vocab_size, in_flight=self._in_flight)
         try:
             (prompt,) = engine.renderer.render_cmpl([{"prompt_token_ids": list(request.prompt_ids)}])
-            engine.add_request(str(request.id), prompt, _sampling_params(request))
+            engine.add_request(str(request.id), prompt, _sampling_params(request), priority=request.priority)
         except Exception as error:
             raise RuntimeError(f"vLLM refuses request {request.id}: {error}") from error
         self._in_flight[request.id] = request

@@ -77,8 +77,9 @@ def per_token(value: PerToken, count: int) -> list[float]:
 def _on_path(tree: Tree, leaves: Sequence[int]) -> Tensor:
     """Whether each node is on each leaf's path, bool [nodes, L]."""
     out = torch.zeros(len(tree), len(leaves), dtype=torch.bool)
-    for column, leaf in enumerate(leaves):
-        out[tree.path(leaf), column] = True
+    places = [(node, column) for column, leaf in enumerate(leaves) for node in tree.path(leaf)]
+    if places:
+        out[tuple(zip(*places, strict=True))] = True
     return out
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-KEPT = 4096  # texts whose ids are remembered: a task's trees share their prompt, and branches many an observation
+KEPT = 4096  # texts and ids that are remembered: trees share prompts, and branches many an action and observation
 
 
 class Tokens:
@@ -26,6 +26,7 @@ class Tokens:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self._prompt, self._plain = lru_cache(KEPT)(self._render), lru_cache(KEPT)(self._encode)
+        self._text = lru_cache(KEPT)(self._decode)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Ids of a chat prompt, ready for the assistant's turn (a closing assistant message is continued)."""
@@ -50,7 +51,7 @@ class Tokens:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of sampled ids, without special tokens."""
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+        return self._text(tuple(ids))
 
     def _render(self, messages: str) -> tuple[int, ...]:
         chat: list[Message] = json.loads(messages)
@@ -68,3 +69,6 @@ class Tokens:
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+
+    def _decode(self, ids: tuple[int, ...]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))

@@ -1,11 +1,13 @@
 """Rollouts whose environment answers late: ours against a lock-step driver over the same sampler.
 
-    python -m benchmarks.rollout_latency [--tasks 64] [--latency 0.2] [--repeats 3] [--out rollout_latency.json]
+    python -m benchmarks.rollout_latency [--tasks 32] [--more-tasks 256 1024] [--latency 0.2] [--repeats 3]
+                                         [--out rollout_latency.json]
 
 Every turn of the embedded world waits for a time drawn from a Pareto distribution (shape 1.3, cut at 40 times its
 mean), the same for the same actions. Printed are medians and ranges of ratios, round by round: time of the lock-step
 driver over ours, for chains and trees, and our time per sampled token of trees over that of as many chains as have the
-same leaves. The last lines count leaves for sampled and for computed tokens (sampled ones and prompts that the prefix
+same leaves; the last of these also for more tasks at once, whose work fills the time in which others wait. The last
+lines count leaves for sampled and for computed tokens (sampled ones and prompts that the prefix
 cache did not have), over those of chains, for several searches without latency.
 """
 
@@ -110,7 +112,7 @@ class Bench:
         return stats | {"seconds": seconds / stats["rollout/sampled_tokens"], "computed": computed}
 
 
-def latency(bench: Bench, mean: float, repeats: int) -> dict[str, str]:
+def latency(bench: Bench, mean: float, repeats: int) -> dict[str, Any]:
     """Ours against lock-step, and trees against chains."""
     env = LateEnvironment(embedded_env(), mean)
     found = []
@@ -119,10 +121,22 @@ def latency(bench: Bench, mean: float, repeats: int) -> dict[str, str]:
         order = list(ways) if seed % 2 else list(ways)[::-1]
         found.append({key: bench.run(env, ways[key][0], seed, bool(ways[key][1]))["seconds"] for key in order})
     return {
+        "tasks": len(bench.tasks),
         "lock-step over ours, chains": ratio([f["chains", 1] / f["chains", 0] for f in found]),
         "lock-step over ours, trees": ratio([f["trees", 1] / f["trees", 0] for f in found]),
         "trees over chains, per sampled token": ratio([f["trees", 0] / f["chains", 0] for f in found]),
     }
+
+
+def trees_over_chains(bench: Bench, mean: float, repeats: int) -> dict[str, Any]:
+    """Trees against chains alone, for as many tasks as the bench has."""
+    env = LateEnvironment(embedded_env(), mean)
+    ratios = []
+    for seed in range(repeats):
+        order = (CHAINS, TREES) if seed % 2 else (TREES, CHAINS)
+        seconds = {search: bench.run(env, search, seed)["seconds"] for search in order}
+        ratios.append(seconds[TREES] / seconds[CHAINS])
+    return {"tasks": len(bench.tasks), "trees over chains, per sampled token": ratio(ratios)}
 
 
 def leaves(bench: Bench, repeats: int) -> list[dict[str, Any]]:
@@ -148,18 +162,25 @@ def leaves(bench: Bench, repeats: int) -> list[dict[str, Any]]:
 def main() -> None:
     """Print a line for each result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("--tasks", 64), ("--max-batch", 64), ("--repeats", 3)):
+    for name, default in (("--tasks", 32), ("--max-batch", 64), ("--repeats", 3)):
         parser.add_argument(name, type=int, default=default)
+    parser.add_argument("--more-tasks", type=int, nargs="*", default=[256, 1024])
     parser.add_argument("--latency", type=float, default=0.2, help="mean seconds a turn")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     bench = Bench(given.tasks, given.max_batch)
     bench.run(embedded_env(), CHAINS, 0)  # warm
-    rows: list[dict[str, Any]] = [latency(bench, given.latency, given.repeats)]
-    print(json.dumps(rows[0]), flush=True)
-    rows += leaves(bench, given.repeats)
-    for row in rows[1:]:
-        print(json.dumps(row))
+    rows: list[dict[str, Any]] = []
+
+    def report(*found: dict[str, Any]) -> None:
+        for row in found:
+            print(json.dumps(row), flush=True)
+        rows.extend(found)
+
+    report(latency(bench, given.latency, given.repeats))
+    for tasks in given.more_tasks:
+        report(trees_over_chains(Bench(tasks, given.max_batch), given.latency, given.repeats))
+    report(*leaves(bench, given.repeats))
     if given.out:
         given.out.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 

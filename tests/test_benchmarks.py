@@ -42,8 +42,13 @@ def test_chunked_logprobs_equal_full_ones_with_less_memory(tmp_path):
 
 @pytest.mark.slow
 def test_late_environments_and_leaves_for_tokens(tmp_path):
-    late, *leaves = run(tmp_path, "rollout_latency", "--tasks", "2", "--repeats", "1", "--latency", "0.01")
+    late, more, *leaves = run(
+        tmp_path, "rollout_latency", *("--tasks", "2", "--more-tasks", "3"), *("--repeats", "1", "--latency", "0.01")
+    )
+    assert more["tasks"] == 3
+    assert float(more["trees over chains, per sampled token"].split()[0]) > 0
     assert set(late) == {
+        "tasks",
         "lock-step over ours, chains",
         "lock-step over ours, trees",
         "trees over chains, per sampled token",

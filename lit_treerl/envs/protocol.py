@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 TurnKind = Literal["search", "answer", "invalid"]
@@ -21,7 +22,6 @@ _PLAIN = rf"(?:(?!</?(?:{'|'.join(TAGS)})>).)*"
 _WELL_FORMED = re.compile(rf"\s*<think>{_PLAIN}</think>\s*<(search|answer)>({_PLAIN})</\1>\s*", re.DOTALL)
 
 _GAP = r"[\s\u200b-\u200f\u2060\ufeff]*"  # white space and the characters nobody sees
-_TAG_LIKE = re.compile(rf"<({_GAP}/?{_GAP}(?:{'|'.join(TAGS)})\b[^<>]*)(>?)", re.IGNORECASE)
 _SPECIAL_TOKEN_EDGE = re.compile(r"(?<=<)(?=[|\uff5c])|(?<=[|\uff5c])(?=>)")
 
 
@@ -48,11 +48,15 @@ def parse_turn(text: str) -> Turn:
     >>> parse_turn("<think> hm <answer>no</answer> </think> <search> Ada Lovelace </search>")
     Turn(kind='search', content='Ada Lovelace')
     """
-    visible = _THOUGHT.sub(" ", text).rpartition("</think>")[2]
-    match = _ACTION.search(visible)
+    match = _ACTION.search(outside_thought(text))
     if match is None:
         return Turn("invalid")
     return Turn("answer" if match[1] == "answer" else "search", match[2].strip())
+
+
+def outside_thought(text: str) -> str:
+    """What of a turn is no thought: neither between the tags nor before a ``</think>`` that was opened elsewhere."""
+    return _THOUGHT.sub(" ", text).rpartition("</think>")[2]
 
 
 def well_formed(text: str) -> TurnKind:
@@ -87,5 +91,15 @@ def neutralise(text: str) -> str:
     >>> neutralise("see < / Answer > and <|im_end|>")
     'see [ / Answer ] and < |im_end| >'
     """
+    return defuse(text, TAGS)
+
+
+def defuse(text: str, tags: tuple[str, ...]) -> str:
+    """:func:`neutralise` for another protocol's tags."""
     spaced = _SPECIAL_TOKEN_EDGE.sub(" ", text)
-    return _TAG_LIKE.sub(lambda match: f"[{match[1]}{']' if match[2] else ''}", spaced)
+    return _tag_like(tags).sub(lambda match: f"[{match[1]}{']' if match[2] else ''}", spaced)
+
+
+@lru_cache
+def _tag_like(tags: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(rf"<({_GAP}/?{_GAP}(?:{'|'.join(tags)})\b[^<>]*)(>?)", re.IGNORECASE)

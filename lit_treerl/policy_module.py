@@ -13,7 +13,7 @@ from lit_treerl.metrics import ALL, EpisodeMetrics
 from lit_treerl.optimizers import OptimizerConfig, build_optimizer, check_rate, step_now
 from lit_treerl.policies import policy_path
 from lit_treerl.rollout.batches import TaskBatch
-from lit_treerl.rollout.episodes import EPISODE_NUMBERS, episode_numbers, episodes
+from lit_treerl.rollout.episodes import EPISODE_NUMBERS, GRADES, episode_numbers, episodes
 
 if TYPE_CHECKING:
     from lit_treerl.modeling.actor import Actor
@@ -169,7 +169,5 @@ class LitPolicy(L.LightningModule):
         out = {f"{stage}/{name}": value for name, value in self.last_evaluation[ALL].items()}
         for source, means in self.last_evaluation.items():
             if source != ALL and len(self.last_evaluation) > 2:
-                out |= {
-                    f"{stage}/{name}/{source}": means[name] for name in ("em", "f1", "success_rate") if name in means
-                }
+                out |= {f"{stage}/{name}/{source}": means[name] for name in (*GRADES, "success_rate") if name in means}
         return out

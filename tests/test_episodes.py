@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from test_rollout import WindowEnv
 from test_rollout_tokens import TOKENS, Fixed
 
 from lit_treerl.data.episodes import JSONLEpisodes, encode_episode
@@ -40,17 +41,21 @@ def test_a_row_holds_the_episode_and_its_numbers():
     assert (row["id"], row["data_source"], row["question"], row["answers"]) == ("t", "nq", "who?", ["x"])
     assert (row["reward"], row["status"], row["info"]["answer"]) == (0.8, "terminal", "x")  # bad format: -0.2
     assert json.loads(json.dumps(row)) == row
-    assert episode_numbers(row) == {
-        "em": 1.0,
-        "f1": 1.0,
-        "success_rate": 1.0,
-        "reward": 0.8,
-        "turns": 3.0,
-        "tool_calls": 1.0,
-        "tokens": float(sum(len(TOKENS.plain(text)) for text in (SEARCH, "nonsense", ANSWER))),
-        "failed": 0.0,
-        "truncated": 0.0,
-    }
+    assert episode_numbers(row) == pytest.approx(
+        {
+            "em": 1.0,
+            "f1": 1.0,
+            "score": float("nan"),
+            "success_rate": 1.0,
+            "reward": 0.8,
+            "turns": 3.0,
+            "tool_calls": 1.0,
+            "tokens": float(sum(len(TOKENS.plain(text)) for text in (SEARCH, "nonsense", ANSWER))),
+            "failed": 0.0,
+            "truncated": 0.0,
+        },
+        nan_ok=True,
+    )
 
 
 def test_every_leaf_is_a_row_with_its_whole_path():
@@ -77,6 +82,18 @@ def test_a_tree_without_any_action_is_one_row(status):
         assert (numbers["em"], numbers["truncated"]) == (0.0, 1.0)
 
 
+def test_an_episode_of_windows_is_written_and_encoded_turn_by_turn():
+    left = iter(("a", "b", "answer x"))
+    sampler, search = ScriptedSampler(lambda *_: next(left), TOKENS), TreeSearch(trees=1, expansions=0)
+    [group] = grow(sampler, WindowEnv(), search, [Task("t", "shop", "q")], tokens=TOKENS, max_context=9999)
+    [tree], [row] = group.trees, json.loads(json.dumps(list(episodes(group))))
+    assert [turn.get("prompt", [{}])[0].get("content") for turn in row["turns"]] == ["turn 1 a", "turn 2 b", None]
+    parts = encode_episode(row, TOKENS)
+    contexts = [list(request.prompt_ids) for request in sampler.requests]
+    assert [prompt for prompt, _ in parts] == contexts
+    assert [turns for _, turns in parts] == [[(tree.ids[n][: tree.action_len[n]], [])] for n in (1, 2, 3)]
+
+
 @pytest.mark.parametrize(
     "actions", [(ANSWER,), (SEARCH, ANSWER), ("gibberish é", SEARCH, SEARCH, ANSWER)], ids=["answer", "search", "long"]
 )
@@ -85,7 +102,7 @@ def test_a_demonstration_is_encoded_as_its_rollout_was(actions, own_prompt):
     prompt = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"}) if own_prompt else None
     group = rolled_out(*actions, task=Task("t", "nq", "who?", ("x",), prompt=prompt))
     [tree], [row] = group.trees, list(episodes(group))
-    ids, turns = encode_episode(json.loads(json.dumps(row)), TOKENS)
+    [(ids, turns)] = encode_episode(json.loads(json.dumps(row)), TOKENS)
     assert ids == tree.ids[ROOT]
     parts = [(tree.ids[n][: tree.action_len[n]], tree.ids[n][tree.action_len[n] :]) for n in range(1, len(tree))]
     assert [(list(action), list(observation)) for action, observation in turns] == parts
@@ -114,6 +131,7 @@ def test_rows_are_read_in_order_and_blank_lines_skipped(tmp_path):
         ({"turns": GOOD["turns"]}, "'prompt'"),
         ({"prompt": GOOD["prompt"]}, "'turns'"),
         (GOOD | {"prompt": []}, "prompt"),
+        (GOOD | {"turns": [{"action": "a", "prompt": "next"}]}, "a turn's 'prompt'"),
         (GOOD | {"prompt": "q"}, "prompt"),
         (GOOD | {"prompt": [{"content": "q"}]}, "'role'"),
         (GOOD | {"prompt": [{"role": "user", "content": 5}]}, "content"),

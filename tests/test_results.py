@@ -31,6 +31,7 @@ def test_test_writes_means_per_data_source_that_predict_confirms(predicted, tmp_
     assert str(done.folder / "test_results.json") in said.replace("\n", "")
     sources = {row["data_source"] for row in predicted}
     assert set(means) == sources | {"all"} == {"embedded_1hop", "embedded_2hop", "all"}
+    assert all("score" not in numbers for numbers in means.values())
     for source, numbers in means.items():
         rows = [episode_numbers(row) for row in predicted if source in (row["data_source"], "all")]
         assert numbers["episodes"] == len(rows)
@@ -74,8 +75,10 @@ def test_a_checkpoints_weights_are_the_ones_that_are_tested(tmp_path):
 def test_results_table_has_a_row_per_source_and_dashes_for_what_was_not_measured():
     table = results_table({"nq": {"em": 0.5, "episodes": 2}, "all": {"em": 0.25, "episodes": 4}}, "title")
     cells = {str(column.header): list(column.cells) for column in table.columns}
+    assert len(cells) == 2 + len(COLUMNS) - 2  # no F1 and no score
     assert cells["data source"] == ["nq", "all"]
     assert cells["episodes"] == ["2", "4"]
     assert cells["EM"] == ["0.500", "0.250"]
     assert cells["tool calls"] == ["-", "-"]
-    assert len(cells) == 2 + len(COLUMNS)
+    with_score = results_table({"shop": {"score": 0.5, "episodes": 2}}, "title")
+    assert [str(column.header) for column in with_score.columns][2:4] == ["score", "success"]

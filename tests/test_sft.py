@@ -53,7 +53,7 @@ def cross_entropy(model, rows, observation_weight: float) -> torch.Tensor:
     total = torch.zeros(())
     weight_sum = 0.0
     for row in rows:
-        prompt, turns = encode_episode(row, TOKENS)
+        [(prompt, turns)] = encode_episode(row, TOKENS)
         ids, weight = list(prompt), [0.0] * len(prompt)
         for action, observation in turns:
             ids += [*action, *observation]
@@ -112,7 +112,7 @@ def test_epochs_go_on_where_the_last_one_ended():
     rows = data_module().slice(0, 4)
 
     def actions(some):
-        return sum(len(action) for row in some for action, _ in encode_episode(row, TOKENS)[1])
+        return sum(len(action) for row in some for _, turns in encode_episode(row, TOKENS) for action, _ in turns)
 
     assert sizes == [actions(rows[:2]), actions(rows[2:])]
 

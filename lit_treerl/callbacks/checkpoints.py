@@ -70,12 +70,12 @@ class NewestCheckpoint(ModelCheckpoint):
 
 
 def checkpoint_callbacks(
-    monitor: str = "val/em", mode: Literal["min", "max"] = "max", every_n_iterations: int = 1
+    monitor: str = "val/success_rate", mode: Literal["min", "max"] = "max", every_n_iterations: int = 1
 ) -> list[ModelCheckpoint]:
     """Checkpoints of a run: the best by ``monitor`` and the newest.
 
     Args:
-        monitor: a logged value that tells which checkpoint is best.
+        monitor: a logged value that tells which checkpoint is best; every environment gives the success rate.
         mode: whether the best is its smallest or its largest value.
         every_n_iterations: how often the newest is saved; that of the last iteration always is.
     """

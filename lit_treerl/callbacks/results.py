@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from lit_treerl.policy_module import LitPolicy
+from lit_treerl.rollout.episodes import GRADES
 
 COLUMNS = {
     "em": "EM",
     "f1": "F1",
+    "score": "score",
     "success_rate": "success",
     "reward": "reward",
     "turns": "turns",
@@ -28,9 +30,10 @@ WIDTH = 120  # where the output is no terminal
 
 def results_table(results: dict[str, dict[str, float]], title: str) -> Table:
     """Means per data source, the last row over all episodes."""
-    table = Table("data source", "episodes", *COLUMNS.values(), title=title)
+    columns = [name for name in COLUMNS if name not in GRADES or any(name in means for means in results.values())]
+    table = Table("data source", "episodes", *(COLUMNS[name] for name in columns), title=title)
     for source, means in results.items():
-        numbers = (f"{means[name]:.3f}" if name in means else "-" for name in COLUMNS)
+        numbers = (f"{means[name]:.3f}" if name in means else "-" for name in columns)
         table.add_row(source, str(means["episodes"]), *numbers)
     return table
 

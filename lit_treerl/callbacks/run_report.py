@@ -13,8 +13,9 @@ from tqdm import tqdm
 from lit_treerl.callbacks.tree_sampler import TreeSampler
 from lit_treerl.metrics import ALL
 from lit_treerl.policy_module import LitPolicy, iteration_of
+from lit_treerl.rollout.episodes import GRADES
 
-SHOWN = ("em", "f1", "success_rate")
+SHOWN = (*GRADES, "success_rate")
 
 
 def iteration_line(iteration: int, rollouts: dict[str, float], updates: dict[str, float]) -> str:
@@ -73,9 +74,10 @@ class RunReport(L.Callback):
             return
         console = Console()
         if self._evaluations:
-            table = Table("after iteration", *SHOWN, "turns", "tool calls", "tokens", title="held-out evaluation")
+            shown = [name for name in SHOWN if any(name in means for _, means in self._evaluations)]
+            table = Table("after iteration", *shown, "turns", "tool calls", "tokens", title="held-out evaluation")
             for iteration, means in self._evaluations:
-                numbers = [means.get(name, float("nan")) for name in SHOWN]
+                numbers = [means.get(name, float("nan")) for name in shown]
                 rest = [means.get(name, float("nan")) for name in ("turns", "tool_calls", "tokens")]
                 table.add_row(str(iteration), *(f"{x:.3f}" for x in numbers), *(f"{x:.2f}" for x in rest))
             console.print(table)

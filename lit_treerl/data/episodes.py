@@ -31,7 +31,8 @@ class JSONLEpisodes(EpisodeSource):
     """Episodes from a JSONL file; what ``lit-treerl predict`` writes can be read.
 
     Args:
-        path: one object per line: ``{"prompt": [{"role", "content"}], "turns": [{"action", "observation"}]}``.
+        path: one object per line: ``{"prompt": [{"role", "content"}], "turns": [{"action", "observation"}]}``; a turn
+            may have a ``prompt`` too, that takes the place of all before it.
         min_reward: leave out episodes whose ``reward`` is lower; null keeps all.
     """
 
@@ -107,6 +108,8 @@ def _fault(row: Any) -> str | None:
     turns: Any = row.get("turns")
     if not _are_texts(turns, "action") or not _are_texts([{"observation": ""} | turn for turn in turns], "observation"):
         return "'turns' must be a list of turns with 'action' (and 'observation') as strings"
+    if not all(_are_texts(turn["prompt"], "role", "content") for turn in turns if turn.get("prompt") is not None):
+        return "a turn's 'prompt' must be a list of messages with 'role' and 'content' as strings"
     return None if any(turn["action"] for turn in turns) else "none of its actions has any text"
 
 
@@ -179,14 +182,18 @@ class _Packs(IterableDataset[Pack]):
     def __iter__(self) -> Iterator[Pack]:
         size = self.settings.batch_size
         for first in range(0, len(self.rows), size):
-            batch = [encode_episode(row, self.tokens) for row in self.rows[first : first + size]]
+            batch = [part for row in self.rows[first : first + size] for part in encode_episode(row, self.tokens)]
             yield from supervised_packs(batch, self.settings.max_tokens_per_pack, self.settings.observation_weight)
 
 
-def encode_episode(row: dict[str, Any], tokens: Tokens) -> Episode:
-    """Token ids of a demonstration, as a rollout would have them."""
-    turns = [
-        (tokens.plain(turn["action"]), tokens.observation(turn.get("observation", ""), "", None)[0])
-        for turn in row["turns"]
-    ]
-    return tokens.prompt(row["prompt"]), turns
+def encode_episode(row: dict[str, Any], tokens: Tokens) -> list[Episode]:
+    """Token ids of a demonstration, as a rollout would have them; a new part begins with every fresh prompt."""
+    parts: list[tuple[list[int], list[tuple[list[int], list[int]]]]] = []
+    prompt: Any = row["prompt"]
+    for turn in row["turns"]:
+        if prompt is not None:
+            parts.append((tokens.prompt(prompt), []))
+        prompt = turn.get("prompt")
+        seen = turn.get("observation", "") if prompt is None else ""
+        parts[-1][1].append((tokens.plain(turn["action"]), tokens.observation(seen, "", None)[0]))
+    return list(parts)

@@ -33,7 +33,7 @@ class StepResult:
         reward: reward of this step.
         done: the episode is over.
         action_key: canonical form of the executed action; equal actions have equal keys.
-        info: JSON-able facts (``tool_calls``, ``answer``, ``em``, ``f1``, ``success``, ``format_valid``).
+        info: JSON-able facts (``tool_calls``, ``answer``, ``em``, ``f1``, ``score``, ``success``, ``format_valid``).
         prompt: messages of the next turn's fresh prompt, for environments with ``context == "window"``.
     """
 

@@ -254,13 +254,17 @@ class TreeGrower:
             self._end(branch)
             return
         ids, cut = self._observation_ids(result)
+        fresh = {} if result.prompt is None or result.done else {"prompt": list(result.prompt)}
         tree.observe(
             node,
             ids,
             action_key=result.action_key,
             reward=result.reward,
             status=Status.TERMINAL if result.done else Status.OPEN,
-            info=seen | result.info | {"observation": result.observation + result.closing, "observation_cut": cut},
+            info=seen
+            | result.info
+            | {"observation": result.observation + result.closing, "observation_cut": cut}
+            | fresh,
             snapshot=snapshot,
         )
         if result.done:

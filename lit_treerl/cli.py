@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import lit_treerl
 
@@ -18,6 +19,7 @@ commands:
   validate   evaluate on the validation tasks
   test       evaluate on the held-out test tasks; prints a table and writes JSON
   predict    write every test episode as JSONL
+  make-shop  write a generated WebShop catalogue
 
 examples:
   lit-treerl fit --config configs/tree_grpo.yaml
@@ -31,6 +33,8 @@ options of a command:
   --search.*, --budget.*, --sampler.*, --env.*, --rollout.*, --model.*, --data.*, --trainer.*
 """
 COMMANDS = ("fit", "validate", "test", "predict")
+PLAIN = {"make-shop": "lit_treerl.envs.webshop.make_shop"}
+"""Commands beside those of Lightning's trainer, and the modules whose ``main`` they are."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -46,8 +50,11 @@ def main(args: Sequence[str] | None = None) -> None:
     if args[0] == "--version":
         print(f"lit-treerl {lit_treerl.__version__}")
         return
+    if args[0] in PLAIN:
+        import_module(PLAIN[args[0]]).main(args[1:])
+        return
     if args[0] not in COMMANDS:
-        known = ", ".join(COMMANDS)
+        known = ", ".join((*COMMANDS, *PLAIN))
         sys.stderr.write(f"lit-treerl: error: unknown command {args[0]!r}; commands are {known}\n")
         sys.exit(2)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -6,6 +6,7 @@ an agent is shown, and what its episode is worth, is made here.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,7 @@ from lit_treerl.trees.task import Message, Task
 from lit_treerl.trees.tree import ContextStyle
 
 INVALID = "INVALID"
-UNREADABLE_SHOWN = 200  # characters of a turn that could not be read, in later prompts
+DONE_SHOWN = 200  # characters of what the agent did, in later prompts: policies may ramble
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class _Episode:
 
     task: Task
     scene: Scene
-    past: tuple[tuple[str, str], ...] = ()  # (what was seen, what was done about it)
+    shown: str  # of the scene, defused; the environment's own words where a turn could not be read
+    past: tuple[tuple[str, str], ...] = ()  # (what was shown, what was done about it, defused)
     turns: int = 0
     invalid: int = 0
     formatted: bool = True
@@ -97,8 +99,12 @@ class CommandEnvironment(Environment):
         for name, value, least in (("max_turns", max_turns, 1), ("history", history, 0)):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
-        if invalid_penalty < 0:
-            raise ValueError(f"invalid_penalty is taken from the reward and must be at least 0, got {invalid_penalty}")
+        if not 0 <= invalid_penalty < math.inf:
+            raise ValueError(
+                f"invalid_penalty is taken from the reward and must be at least 0 and finite, got {invalid_penalty}"
+            )
+        if not math.isfinite(scale):
+            raise ValueError(f"scale must be finite, got {scale}")
         if reward not in ("success", "score"):
             raise ValueError(f"reward must be 'success' or 'score', got {reward!r}")
         if context not in ("window", "growing"):
@@ -137,7 +143,23 @@ class CommandEnvironment(Environment):
         """What the agent is told to do."""
         return task.question
 
+    def offered(self) -> tuple[str, ...]:
+        """The commands that the world offers now."""
+        return self._now().scene.commands
+
+    @property
+    def scene(self) -> Scene:
+        """What is shown now, for scripted agents."""
+        return self._now().scene
+
     # ---- the contract of environments ----
+
+    def spawn(self) -> CommandEnvironment:
+        """A fresh instance, before its first episode."""
+        twin = super().spawn()
+        assert isinstance(twin, CommandEnvironment)
+        twin._episode = None
+        return twin
 
     def snapshot(self) -> Any:
         """The episode, by reference, and the world's state."""
@@ -151,19 +173,22 @@ class CommandEnvironment(Environment):
 
     def truncate(self) -> StepResult:
         """An episode cut by a limit of length: no success."""
-        return StepResult(done=True, info=self._closing(self._now(), replace(self._now().scene, score=0.0)))
+        return StepResult(done=True, info=self._closing(self._now(), Scene("")))
 
     def _reset(self, task: Task) -> list[Message]:
-        self._episode = _Episode(task, self._begin(task))
+        scene = self._begin(task)
+        self._episode = _Episode(task, scene, defused(scene.text))
         return self._prompt(self._episode)
 
     def _step(self, text: str) -> StepResult:
         before, command = self._now(), parse_command(text)
-        scene = self._execute(command) if command else replace(before.scene, text=self.unreadable, executed="")
+        scene = self._execute(command) if command else replace(before.scene, executed="")
+        done = (command or text.strip())[:DONE_SHOWN]
         after = _Episode(
             before.task,
             scene,
-            (*before.past, (before.scene.text, command or text.strip()[:UNREADABLE_SHOWN])),
+            defused(scene.text) if command else self.unreadable,
+            (*before.past, (before.shown, defused(done))),
             before.turns + 1,
             before.invalid + (not scene.executed),
             before.formatted and well_formed_command(text),
@@ -176,10 +201,13 @@ class CommandEnvironment(Environment):
         result = StepResult(action_key=scene.executed or INVALID, done=scene.done or after.turns >= self.max_turns)
         result.reward = 0.0 if scene.executed else -self.invalid_penalty
         result.info = {"tool_calls": int(bool(scene.executed)), "invalid": not scene.executed, "turns": after.turns}
-        shown = defused(scene.text)
-        result.observation = fill(self.feedback_template, observation=shown, commands=self._commands(scene))
+        shown = {"observation": after.shown, "commands": self._commands(scene)}
+        result.observation = fill(self.feedback_template, **shown)
         if result.done:
-            result.reward += self.scale * (scene.score if self.reward == "score" else float(scene.success))
+            worth = self.scale * (scene.score if self.reward == "score" else float(scene.success))
+            if not math.isfinite(worth):
+                raise ValueError(f"task {after.task.id!r}: {type(self).__name__} gave the score {scene.score}")
+            result.reward += worth
             result.info |= self._closing(after, scene)
         elif self.context == "window":
             result.prompt = self._prompt(after)
@@ -197,8 +225,8 @@ class CommandEnvironment(Environment):
     def _prompt(self, episode: _Episode) -> list[Message]:
         first = max(0, episode.turns - self.history)
         past = [
-            fill(self.history_template, step=str(step), observation=defused(seen), command=defused(command))
-            for step, (seen, command) in enumerate(episode.past[first:], first + 1)
+            fill(self.history_template, step=str(step), observation=shown, command=command)
+            for step, (shown, command) in enumerate(episode.past[first:], first + 1)
         ]
         text = fill(
             self.prompt_template,
@@ -206,15 +234,15 @@ class CommandEnvironment(Environment):
             step=str(episode.turns + 1),
             max_turns=str(self.max_turns),
             history="\n".join(past) or self.no_history,
-            observation=defused(episode.scene.text),
+            observation=episode.shown,
             commands=self._commands(episode.scene),
         )
         return [{"role": "user", "content": text}]
 
     def _commands(self, scene: Scene) -> str:
-        return self.joiner.join(map(defused, scene.commands))
+        return defused(self.joiner.join(scene.commands))
 
     def _now(self) -> _Episode:
         if self._episode is None:
-            raise RuntimeError(f"{type(self).__name__}.step was called before reset")
+            raise RuntimeError(f"{type(self).__name__} has no episode yet: call reset first")
         return self._episode

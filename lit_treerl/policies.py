@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-EMBEDDED = "embedded"
-UNTRAINED = "embedded-untrained"
+DATA = Path(__file__).parent / "data"
+EMBEDDED = {
+    "embedded": ("embedded", "lit_treerl.data.embedded.policy"),
+    "embedded-alfworld": ("alfworld", "lit_treerl.data.alfworld.policy"),
+    "embedded-webshop": ("webshop", "lit_treerl.data.webshop.policy"),
+}
+"""Policies that ship with the package: folder below ``data`` with its ``seed_policy``, and the module with its POLICY."""
+UNTRAINED = "-untrained"
 
 
 def policy_path(policy: str, key: str = "model.policy") -> str:
     """Folder or hub name of a policy.
 
-    ``embedded`` is the seed policy that ships with the package, ``embedded-untrained`` the same with random weights,
-    written to the cache folder: where the supervised warm start begins.
+    ``embedded`` is the seed policy of the embedded question answering, ``embedded-alfworld`` and ``embedded-webshop``
+    are those of the two worlds. With ``-untrained`` behind it, it is the same with random weights, written to the cache
+    folder: where the supervised warm start begins.
 
     Raises:
         FileNotFoundError: where ``policy`` looks like a path but holds no ``config.json``.
     """
-    if policy == EMBEDDED:
-        return str(Path(__file__).parent / "data" / "embedded" / "seed_policy")
-    if policy == UNTRAINED:
-        return str(_untrained())
+    if policy in EMBEDDED:
+        return str(DATA / EMBEDDED[policy][0] / "seed_policy")
+    if policy.removesuffix(UNTRAINED) in EMBEDDED:
+        return str(_untrained(policy))
     path = Path(policy).expanduser()
     looks_local = path.exists() or policy.startswith((".", "/", "~")) or policy.count("/") != 1
     if looks_local and not (path / "config.json").is_file():
         raise FileNotFoundError(
             f"{key}: {policy!r} has no config.json; give a Hugging Face model folder, a hub name "
-            f"(owner/name), {EMBEDDED!r} or {UNTRAINED!r}"
+            f"(owner/name), or one of {', '.join(EMBEDDED)}, each also with {UNTRAINED!r} behind it"
         )
     return str(path) if path.exists() else policy
 
@@ -42,12 +50,12 @@ def load_tokenizer(policy: str) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(policy_path(policy))
 
 
-def _untrained() -> Path:
-    from lit_treerl.data.embedded.policy import init_policy
+def _untrained(policy: str) -> Path:
     from lit_treerl.retrieval.index_cache import default_cache
 
-    folder = default_cache() / UNTRAINED
+    made = import_module(EMBEDDED[policy.removesuffix(UNTRAINED)][1]).POLICY
+    folder = default_cache() / f"{policy}-{made.fingerprint()}"
     if not (folder / "tokenizer.json").is_file():  # the last file that is written
         folder.mkdir(parents=True, exist_ok=True)
-        init_policy(folder)
+        made.init(folder)
     return folder

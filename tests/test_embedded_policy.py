@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lit_treerl.data.embedded import Noise, World, build_tokenizer, demonstrations, embedded_tasks, init_policy
+from lit_treerl.data.embedded import POLICY, Noise, World, demonstrations, embedded_tasks
 from lit_treerl.data.embedded.agents import noisy_episode
 from lit_treerl.data.embedded.demonstrations import bm25_search
 from lit_treerl.data.embedded.relations import RELATIONS, decoy
@@ -26,12 +26,12 @@ def rows():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return init_policy(tmp_path_factory.mktemp("policy"), seed=5)
+    return POLICY.init(tmp_path_factory.mktemp("policy"), seed=5)
 
 
 @pytest.fixture(params=["built", "loaded"])
 def tokenizer(request, folder):
-    return build_tokenizer() if request.param == "built" else AutoTokenizer.from_pretrained(folder)
+    return POLICY.tokenizer() if request.param == "built" else AutoTokenizer.from_pretrained(folder)
 
 
 def episode_text(row):
@@ -82,7 +82,7 @@ def test_policy_folder(folder):
 
 def test_initial_weights_depend_on_the_seed_alone(folder, tmp_path):
     state = torch.get_rng_state()
-    same, other = (AutoModelForCausalLM.from_pretrained(init_policy(tmp_path / str(s), seed=s)) for s in (5, 6))
+    same, other = (AutoModelForCausalLM.from_pretrained(POLICY.init(tmp_path / str(s), seed=s)) for s in (5, 6))
     assert torch.equal(torch.get_rng_state(), state)
     first = AutoModelForCausalLM.from_pretrained(folder)
     assert torch.equal(first.lm_head.weight, same.lm_head.weight)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from lit_treerl.data.embedded.demonstrations import demonstrations
-from lit_treerl.data.embedded.policy import init_policy
+from lit_treerl.data.embedded.policy import POLICY
 
 DEMO_WORLDS = range(1000, 1008)
 
@@ -24,7 +24,7 @@ def main() -> None:
     if args.out is None and args.init_policy is None:
         parser.error("nothing to do: give --out FILE, --init-policy DIR or both")
     if args.init_policy is not None:
-        print(f"wrote the policy {init_policy(args.init_policy, args.seed)}")
+        print(f"wrote the policy {POLICY.init(args.init_policy, args.seed)}")
     if args.out is not None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         with args.out.open("w", encoding="utf-8") as file:

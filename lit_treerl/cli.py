@@ -19,7 +19,9 @@ commands:
   validate   evaluate on the validation tasks
   test       evaluate on the held-out test tasks; prints a table and writes JSON
   predict    write every test episode as JSONL
+  make-games write generated ALFWorld games
   make-shop  write a generated WebShop catalogue
+  check-env  see whether an environment keeps its contract
 
 examples:
   lit-treerl fit --config configs/tree_grpo.yaml
@@ -33,7 +35,11 @@ options of a command:
   --search.*, --budget.*, --sampler.*, --env.*, --rollout.*, --model.*, --data.*, --trainer.*
 """
 COMMANDS = ("fit", "validate", "test", "predict")
-PLAIN = {"make-shop": "lit_treerl.envs.webshop.make_shop"}
+PLAIN = {
+    "make-games": "lit_treerl.envs.alfworld_games.make",
+    "make-shop": "lit_treerl.envs.webshop.make_shop",
+    "check-env": "lit_treerl.check_env_command",
+}
 """Commands beside those of Lightning's trainer, and the modules whose ``main`` they are."""
 
 
@@ -50,15 +56,15 @@ def main(args: Sequence[str] | None = None) -> None:
     if args[0] == "--version":
         print(f"lit-treerl {lit_treerl.__version__}")
         return
-    if args[0] in PLAIN:
-        import_module(PLAIN[args[0]]).main(args[1:])
-        return
-    if args[0] not in COMMANDS:
+    if args[0] not in COMMANDS and args[0] not in PLAIN:
         known = ", ".join((*COMMANDS, *PLAIN))
         sys.stderr.write(f"lit-treerl: error: unknown command {args[0]!r}; commands are {known}\n")
         sys.exit(2)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # transformers reads it when it is imported
+    if args[0] in PLAIN:
+        import_module(PLAIN[args[0]]).main(args[1:])
+        return
     from lit_treerl.command import run
 
     run(args)

@@ -49,8 +49,8 @@ class Fragile(ToyEnv):
 def hosted():
     hosts = []
 
-    def host(env, processes=2, timeout_s=30.0):
-        hosts.append(ProcessEnvironments(env, processes, timeout_s))
+    def host(env, processes=2, timeout_s=30.0, recycle_after=None):
+        hosts.append(ProcessEnvironments(env, processes, timeout_s, recycle_after))
         hosts[-1].setup()
         return hosts[-1]
 
@@ -93,6 +93,25 @@ def test_a_process_that_dies_or_hangs_is_replaced_and_its_instances_go_on(how, t
     fork.restore(mine.snapshot())
     assert fork.step("c").observation == "saw a b c"
     assert mine.step("answer x").reward == 1
+
+
+def test_processes_are_replaced_after_so_many_episodes_and_those_under_way_go_on(hosted):
+    host = hosted(Fragile(), processes=1, recycle_after=2)
+    envs = [host.spawn() for _ in range(4)]
+    pids = []
+    for env in envs:
+        env.reset(TASKS[0])
+        pids.append(env.step("pid").observation.split()[2])
+    assert pids[0] == pids[1] != pids[2] == pids[3]
+    assert envs[2].step("a").observation == f"saw pid {pids[2]} a"
+    fork = host.spawn()
+    fork.restore(envs[3].snapshot())
+    assert fork.step("answer x").reward == 1
+    plain, fresh = (
+        grow(ScriptedSampler(wandering()), env, SEARCH, TASKS)
+        for env in (ToyEnv(), hosted(ToyEnv(), processes=1, recycle_after=1))
+    )
+    assert [group.trees for group in fresh] == [group.trees for group in plain]
 
 
 def test_dying_twice_at_one_call_is_external_trouble_of_that_branch_alone(hosted):

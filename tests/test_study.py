@@ -33,6 +33,8 @@ def test_arms_of_a_regime_have_equal_tokens_and_updates():
         "long": [26, 24, 24],  # 104 chains, 13/3
         "repeat": [32, 29, 29],
         "dead_ends": [26, 24, 24],
+        "alfworld": [32, 31, 31],
+        "webshop": [32, 30, 30],
     }
     for regime in REGIMES.values():
         chains = [s.expected_chains(regime.turns) * regime.tasks_of(kind) for kind, s in regime.searches.items()]
@@ -79,9 +81,14 @@ def test_arm_builds(arm, regime, monkeypatch):
     search = REGIMES[regime].searches[ARMS[arm].kind]
     assert sampler.search == search
     assert cli.datamodule.tasks_per_iteration == REGIMES[regime].tasks_of(ARMS[arm].kind)
-    assert cli.datamodule.sources["test"].n == 500
-    assert cli.datamodule.sources["test"].hops == ((4, 5, 6) if regime in ("long", "dead_ends") else (2, 3, 4, 5, 6))
-    assert cli.datamodule.sources["train"].n == {"repeat": 64, "dead_ends": 52}.get(regime, 3000)
+    if regime in ("alfworld", "webshop"):
+        assert type(sampler.env).__name__ == {"alfworld": "ALFWorld", "webshop": "WebShop"}[regime]
+        assert cli.model.policy == f"embedded-{regime}"
+    else:
+        test, train = cli.datamodule.sources["test"], cli.datamodule.sources["train"]
+        assert test.n == 500
+        assert test.hops == ((4, 5, 6) if regime in ("long", "dead_ends") else (2, 3, 4, 5, 6))
+        assert train.n == {"repeat": 64, "dead_ends": 52}.get(regime, 3000)
     model, tree = cli.model, cli.model.value_tree
     decay = None if tree is None else "decay" if tree.half_life else "none"
     if arm in PARTS:
@@ -180,14 +187,14 @@ def test_short_study(tmp_path, capsys):
         assert sum(tokens[:-1]) < 1500 <= sum(tokens) == report[arm]["tokens"]
         assert report[arm]["iterations"] == len(tokens)
         found = json.loads((folder / "result.json").read_text())
-        firsts = [float(row["val/em"]) for row in rows if row["val/em"]]
+        firsts = [float(row["val/success_rate"]) for row in rows if row["val/success_rate"]]
         assert [em for _, em in found["points"]][: len(firsts)] == pytest.approx(firsts)
-        last = json.loads((folder / "validate/version_0/validate_results.json").read_text())["all"]["em"]
+        last = json.loads((folder / "validate/version_0/validate_results.json").read_text())["all"]["success_rate"]
         assert found["points"][-1] == [sum(tokens), pytest.approx(last)]
         em = json.loads((folder / "test/version_0/test_results.json").read_text())["all"]
         assert em["episodes"] == 6
-        assert report[arm]["test_em"] == {"mean": pytest.approx(em["em"]), "half": None, "n": 1}
-        assert f"| `{arm}` | 1 | {em['em']:.3f} |" in text
+        assert report[arm]["test_success"] == {"mean": pytest.approx(em["success_rate"]), "half": None, "n": 1}
+        assert f"| `{arm}` | 1 | {em['success_rate']:.3f} |" in text
         assert found["warmup_tokens"] == tokens[0]
         assert not list(folder.rglob("*.ckpt"))
     written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "report" not in path.name}

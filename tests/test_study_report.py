@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.study.curves import at, curve, read_metrics, tokens_to
 from benchmarks.study.estimates import Estimate, estimate, paired, t_quantile
 from benchmarks.study.plots import plot_curves
-from benchmarks.study.report import load, mean_em, reaching, summarise
+from benchmarks.study.report import load, mean_success, reaching, summarise
 from benchmarks.study.runs import read_result
 from benchmarks.study.tables import markdown
 
@@ -59,7 +59,7 @@ POINTS = [(0.0, 0.1), (100.0, 0.3), (200.0, 0.2), (400.0, 0.8)]
 @pytest.mark.parametrize(
     ("mark", "em"), [(0, 0.1), (50, 0.2), (100, 0.3), (150, 0.25), (200, 0.2), (300, 0.5), (400, 0.8), (900, 0.8)]
 )
-def test_em_between_validations(mark, em):
+def test_success_between_validations(mark, em):
     assert at(POINTS, mark) == pytest.approx(em)
 
 
@@ -89,12 +89,13 @@ def test_a_level_is_met_where_it_is_said_to_be_reached(later, start, level):
         assert all(y < level for x, y in points if x < found - 1e-6)
 
 
-def test_mean_em_is_the_area_under_the_curve():
-    assert mean_em([(0.0, 0.0), (100.0, 1.0)], 100) == pytest.approx(0.5)
-    assert mean_em([(0.0, 0.2), (50.0, 0.2)], 100) == pytest.approx(0.2)
+def test_mean_success_is_the_area_under_the_curve():
+    assert mean_success([(0.0, 0.0), (100.0, 1.0)], 100) == pytest.approx(0.5)
+    assert mean_success([(0.0, 0.2), (50.0, 0.2)], 100) == pytest.approx(0.2)
 
 
-METRICS = """epoch,step,val/em,rollout/sampled_tokens,rollout/leaves,time/rollout,time/train,{warmup},{low},{high}
+METRICS = """epoch,step,val/success_rate,\
+rollout/sampled_tokens,rollout/leaves,time/rollout,time/train,{warmup},{low},{high}
 -1,0,0.1,,,,,,,
 0,3,,100,8,1.5,2.5,0.25,,nan
 1,5,0.3,,,,,,,
@@ -112,7 +113,7 @@ def run_folder(tmp_path):
         if step == "fit":
             (folder / "metrics.csv").write_text(METRICS)
         else:
-            (folder / f"{step}_results.json").write_text(json.dumps({"all": {"em": em}}))
+            (folder / f"{step}_results.json").write_text(json.dumps({"all": {"success_rate": em}}))
     return tmp_path
 
 
@@ -128,7 +129,7 @@ def test_result_of_a_run_is_what_its_folders_say(run_folder):
     assert (found["warmup_tokens"], found["warmup_iterations"], found["warmup_explained_variance"]) == (100, 1, 0.25)
     assert found["explained_variance"] is None
     assert found["trees_by_difficulty"] == {"0.0": 3.0, "0.4": 6.0}
-    assert found["test"]["all"]["em"] == 0.5
+    assert found["test"]["all"]["success_rate"] == 0.5
 
 
 # ---- the report ----
@@ -148,7 +149,7 @@ def result(arm: str, seed: int, end: float, test: float, regime: str = "default"
     return {
         **made,
         "points": [[0.0, 0.1], [110_000.0, 0.1 + (end - 0.1) * 1.1]],
-        "test": {"embedded_2hop": {"em": test + 0.1}, "all": {"em": test}},
+        "test": {"embedded_2hop": {"success_rate": test + 0.1}, "all": {"success_rate": test}},
         "seconds": {"fit": 10.0 + seed, "validate": 1.0, "test": 1.0, "rollout": 4.0, "train": 5.0},
         **more,
     }
@@ -167,19 +168,19 @@ RESULTS = [
 def test_summary_of_hand_made_runs():
     arms = summarise(RESULTS)["default"]["arms"]
     grpo, ours = arms["grpo"], arms["tree_ppo"]
-    assert grpo["test_em"] == {"mean": pytest.approx(0.3), "half": pytest.approx(12.706205 * 0.1), "n": 2}
-    assert (grpo["test_em_difference"], grpo["mean_em_difference"]) == (None, None)
-    assert ours["test_em"]["mean"] == pytest.approx(0.5)
-    assert ours["test_em_difference"] == {"mean": pytest.approx(0), "half": pytest.approx(1.2706205), "n": 2}
-    assert ours["mean_em"]["mean"] == pytest.approx((0.4 + 0.125 + 0.5) / 3)
-    assert ours["mean_em_difference"]["mean"] == pytest.approx((0.1 - 0.075) / 2)
+    assert grpo["test_success"] == {"mean": pytest.approx(0.3), "half": pytest.approx(12.706205 * 0.1), "n": 2}
+    assert (grpo["test_success_difference"], grpo["mean_success_difference"]) == (None, None)
+    assert ours["test_success"]["mean"] == pytest.approx(0.5)
+    assert ours["test_success_difference"] == {"mean": pytest.approx(0), "half": pytest.approx(1.2706205), "n": 2}
+    assert ours["mean_success"]["mean"] == pytest.approx((0.4 + 0.125 + 0.5) / 3)
+    assert ours["mean_success_difference"]["mean"] == pytest.approx((0.1 - 0.075) / 2)
     assert [found["mean"] for found in grpo["em_at"]] == pytest.approx([0.16, 0.22, 0.28, 0.34, 0.4])
     assert (grpo["stalled"], ours["stalled"], ours["seeds"]) == (0, 1, 3)
     assert ours["tokens_to"]["0.5"] == {"median": pytest.approx(200_000 / 3), "reached": 2}
     assert grpo["tokens_to"]["0.7"] == {"median": None, "reached": 0}
     # The mean curve of three runs rises to .5833 and meets GRPO's last mean, .4, after .3 / .4833 of the way.
     assert ours["tokens_to_reference"] == pytest.approx(100_000 * 0.3 / (1.75 / 3 - 0.1))
-    assert ours["test_em_by_source"] == {"embedded_2hop": pytest.approx(0.6)}
+    assert ours["test_success_by_source"] == {"embedded_2hop": pytest.approx(0.6)}
     assert (ours["seconds"]["fit"], ours["warmup_tokens"], ours["explained_variance"]) == (11.0, 20_000.0, 0.5)
     assert ours["trees_by_difficulty"]["0.0"]["mean"] == 2.5
     assert ours["trees_by_difficulty"]["0.4"] == {"mean": 6.0, "half": None, "n": 1}

@@ -94,6 +94,8 @@ class Regime:
         turns: mean turns of an episode, for the expected cost of forks.
         searches: by the kind of arm.
         overrides: command-line options.
+        overlay: config on top of the arm's own.
+        held_out: options of validation and test.
         rates: learning rates of arms for which this regime's grid chose another than the default regime's.
     """
 
@@ -103,6 +105,8 @@ class Regime:
     turns: float
     searches: dict[Kind, TreeSearch] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
+    overlay: str | None = None
+    held_out: tuple[str, ...] = ("--data.validation.n", "200", "--data.test.n", "500")
     rates: dict[str, str] = field(default_factory=dict)
 
     def tasks_of(self, kind: Kind) -> int:
@@ -155,7 +159,25 @@ REGIMES = {
             6,
             {"chains": FOUR, "trees": SIX, "shared_trees": SIX},
             DEAD_ENDS,
-            {"grpo": "6e-4"},
+            rates={"grpo": "6e-4"},
+        ),
+        Regime(
+            "alfworld",
+            "generated games of small rooms, tested in rooms held out",
+            32,
+            11,
+            {"chains": FOUR, "trees": SIX, "shared_trees": SIX},
+            overlay="configs/env/alfworld.yaml",
+            held_out=("--data.validation.n", "120", "--data.test.n", "300"),
+        ),
+        Regime(
+            "webshop",
+            "a generated shop, tested on other goals",
+            32,
+            6,
+            {"chains": FOUR, "trees": SIX, "shared_trees": SIX},
+            overlay="configs/env/webshop.yaml",
+            held_out=("--data.validation.limit", "150", "--data.test.limit", "300"),
         ),
     )
 }
@@ -165,10 +187,11 @@ def settings(arm: Arm, regime: Regime, seed: int, tokens: int) -> list[str]:
     """Command-line options of one run, the same for fit, validate and test; the config is relative to the project."""
     search = regime.searches[arm.kind]
     return [
-        *("--config", f"configs/{arm.config}.yaml", "--seed_everything", str(seed), "--threads", "1"),
+        *("--config", f"configs/{arm.config}.yaml", *(("--config", regime.overlay) if regime.overlay else ())),
+        *("--seed_everything", str(seed), "--threads", "1"),
         *("--search.trees", str(search.trees), "--search.expansions", str(search.expansions)),
-        *("--data.tasks_per_iteration", str(regime.tasks_of(arm.kind)), "--data.validation.n", "200"),
-        *("--data.test.n", "500", "--max_sampled_tokens", str(tokens)),
+        *("--data.tasks_per_iteration", str(regime.tasks_of(arm.kind)), *regime.held_out),
+        *("--max_sampled_tokens", str(tokens)),
         *("--trainer.max_epochs", "10000", "--trainer.check_val_every_n_epoch", "5"),
         *("--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"),
         *("--checkpoint.every_n_iterations", "10000"),  # that of the last iteration is always kept

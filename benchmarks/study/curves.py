@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-Points = Sequence[Sequence[float]]  # (sampled tokens, EM), in the order of tokens
+Points = Sequence[Sequence[float]]  # (sampled tokens, success rate), in the order of tokens
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
@@ -19,14 +19,14 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 
 
 def curve(rows: Sequence[dict[str, float]]) -> list[tuple[float, float]]:
-    """Validation EM against sampled tokens; the validation before the first iteration is at 0."""
+    """Validation success against sampled tokens; the validation before the first iteration is at 0."""
     spent = list(accumulate(row["rollout/sampled_tokens"] for row in rows if "rollout/sampled_tokens" in row))
-    validations = [(int(row["epoch"]), row["val/em"]) for row in rows if "val/em" in row]
+    validations = [(int(row["epoch"]), row["val/success_rate"]) for row in rows if "val/success_rate" in row]
     return [(0.0 if epoch < 0 else spent[epoch], em) for epoch, em in validations]
 
 
 def at(points: Points, mark: float) -> float:
-    """EM at ``mark`` tokens, linear between validations; the first one's before, the last one's beyond."""
+    """Success at ``mark`` tokens, linear between validations; the first one's before, the last one's beyond."""
     if mark <= points[0][0]:
         return points[0][1]
     for (x0, y0), (x1, y1) in pairwise(points):
@@ -36,7 +36,7 @@ def at(points: Points, mark: float) -> float:
 
 
 def tokens_to(points: Points, level: float) -> float:
-    """Tokens at which EM first reaches ``level``, linear between validations; infinite where it never does."""
+    """Tokens at which success first reaches ``level``, linear between validations; infinite where it never does."""
     if points[0][1] >= level:
         return points[0][0]
     for (x0, y0), (x1, y1) in pairwise(points):

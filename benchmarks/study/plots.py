@@ -1,4 +1,4 @@
-"""EM against sampled tokens, one plot per regime."""
+"""Success against sampled tokens, one plot per regime."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.study.report import GRID, Result, limit_of
 
 
 def plot_curves(results: Sequence[Result], folder: Path) -> list[Path]:
-    """Write each regime's mean validation EM per arm with 95% bands; returns the files, none without matplotlib."""
+    """Write each regime's mean success per arm with 95% bands; returns the files, none without matplotlib."""
     if find_spec("matplotlib") is None:
         print("no plots: matplotlib is not installed (pip install 'lit-treerl[dev]')")
         return []
@@ -37,7 +37,7 @@ def plot_regime(results: Sequence[Result], path: Path) -> Path:
         (line,) = axes.plot(marks, [one.mean for one in found], style, label=f"{arm} ({len(curves)})")
         low, high = ([one.mean + sign * (one.half or 0) for one in found] for sign in (-1, 1))
         axes.fill_between(marks, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
-    axes.set(xlabel="sampled tokens", ylabel="validation EM", title=results[0]["regime"], ylim=(0, 1))
+    axes.set(xlabel="sampled tokens", ylabel="validation success", title=results[0]["regime"], ylim=(0, 1))
     axes.legend(title="arm (seeds)", fontsize="small")
     with rc_context({"svg.hashsalt": "study", "svg.fonttype": "none"}):  # the same file for the same numbers
         figure.savefig(path, metadata={"Date": None})

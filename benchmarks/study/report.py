@@ -70,15 +70,15 @@ def summarise_arm(runs: Sequence[Result], reference: Sequence[Result], marks: Se
     target = fmean(at(run["points"], limit) for run in reference) if reference else math.nan
     return {
         "seeds": len(runs),
-        "test_em": asdict(estimate([test_em(run) for run in runs])),
-        "test_em_difference": difference(runs, reference, test_em),
-        "mean_em": asdict(estimate([mean_em(run["points"], limit) for run in runs])),
-        "mean_em_difference": difference(runs, reference, lambda run: mean_em(run["points"], limit)),
+        "test_success": asdict(estimate([test_success(run) for run in runs])),
+        "test_success_difference": difference(runs, reference, test_success),
+        "mean_success": asdict(estimate([mean_success(run["points"], limit) for run in runs])),
+        "mean_success_difference": difference(runs, reference, lambda run: mean_success(run["points"], limit)),
         "em_at": [asdict(estimate([at(points, mark) for points in curves])) for mark in marks],
         "tokens_to": {str(level): reaching(curves, level) for level in LEVELS},
         "tokens_to_reference": finite(tokens_to(mean_curve(curves, limit), target)) if reference else None,
         "stalled": sum(points[-1][1] < points[0][1] + STALLED for points in curves),
-        "test_em_by_source": by_source(runs),
+        "test_success_by_source": by_source(runs),
     } | costs(runs)
 
 
@@ -88,13 +88,13 @@ def limit_of(run: Result) -> int:
     return int(next(value for key, value in reversed(list(pairwise(options))) if key == "--max_sampled_tokens"))
 
 
-def test_em(run: Result) -> float:
-    """EM of the last weights on the test questions."""
-    return run["test"]["all"]["em"]
+def test_success(run: Result) -> float:
+    """Success of the last weights on the test questions."""
+    return run["test"]["all"]["success_rate"]
 
 
-def mean_em(points: Points, limit: float) -> float:
-    """Validation EM averaged over the tokens up to ``limit``: how early a run learns, and how much."""
+def mean_success(points: Points, limit: float) -> float:
+    """Validation success averaged over the tokens up to ``limit``: how early a run learns, and how much."""
     return fmean([em for _, em in mean_curve([points], limit)])
 
 
@@ -121,9 +121,9 @@ def difference(
 
 
 def by_source(runs: Sequence[Result]) -> dict[str, float]:
-    """Mean test EM per data source."""
+    """Mean test success per data source."""
     sources = [source for source in runs[0]["test"] if source != "all"]
-    return {source: fmean(run["test"][source]["em"] for run in runs) for source in sources}
+    return {source: fmean(run["test"][source]["success_rate"] for run in runs) for source in sources}
 
 
 def costs(runs: Sequence[Result]) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def read_result(folder: Path, seconds: dict[str, float]) -> dict[str, Any]:
     rows = read_metrics(folder / "fit/version_0/metrics.csv")
     iterations = [row for row in rows if "rollout/sampled_tokens" in row]
     tokens = sum(row["rollout/sampled_tokens"] for row in iterations)
-    end = evaluation(folder, "validate")["all"]["em"]
+    end = evaluation(folder, "validate")["all"]["success_rate"]
     points = [*(point for point in curve(rows) if point[0] < tokens), (tokens, end)]
     warmup = [row for row in iterations if "warmup/explained_variance" in row]
     explained = [row["train/explained_variance"] for row in iterations if "train/explained_variance" in row]

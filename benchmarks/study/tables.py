@@ -20,14 +20,19 @@ def markdown(summary: dict[str, Any]) -> str:
 def section(name: str, regime: dict[str, Any]) -> str:
     """One regime: outcome, speed, cost and, where there are any, budgets."""
     arms: dict[str, Row] = regime["arms"]
-    marks = [f"EM at {thousands(mark)}" for mark in regime["marks"]]
+    marks = [f"success at {thousands(mark)}" for mark in regime["marks"]]
     parts = [
         f"## {name}: {regime['about']}",
         f"{regime['limit']:,} sampled tokens a run. Means with 95% t-intervals over seeds, differences paired by seed."
         + (f" Made by {regime['versions']} versions of the code." if regime["versions"] > 1 else ""),
-        table(arms, ["test EM", f"less {REFERENCE}", "mean EM", f"less {REFERENCE}", "stalled"], outcome, seeds=True),
+        table(
+            arms,
+            ["test success", f"less {REFERENCE}", "mean success", f"less {REFERENCE}", "stalled"],
+            outcome,
+            seeds=True,
+        ),
         table(arms, marks, lambda row: [interval(found) for found in row["em_at"]]),
-        table(arms, [*(f"tokens to EM {level}" for level in LEVELS), f"tokens to {REFERENCE}'s last EM"], speed),
+        table(arms, [*(f"tokens to {level}" for level in LEVELS), f"tokens to {REFERENCE}'s last success"], speed),
         table(arms, COSTS, cost),
     ]
     shared = {arm: row for arm, row in arms.items() if row["trees_by_difficulty"]}
@@ -53,16 +58,16 @@ def table(arms: dict[str, Row], heads: Sequence[str], cells: Callable[[Row], lis
 def outcome(row: Row) -> list[str]:
     """How well it ended, how well it did on the way, and how often it did not begin."""
     return [
-        interval(row["test_em"]),
-        interval(row["test_em_difference"], signed=True),
-        interval(row["mean_em"]),
-        interval(row["mean_em_difference"], signed=True),
+        interval(row["test_success"]),
+        interval(row["test_success_difference"], signed=True),
+        interval(row["mean_success"]),
+        interval(row["mean_success_difference"], signed=True),
         f"{row['stalled']}/{row['seeds']}",
     ]
 
 
 def speed(row: Row) -> list[str]:
-    """Median tokens to levels of EM, with the runs that reach them."""
+    """Median tokens to levels of success, with the runs that reach them."""
     reached = [row["tokens_to"][str(level)] for level in LEVELS]
     cells = [f"{thousands(found['median'])} ({found['reached']}/{row['seeds']})" for found in reached]
     return [*cells, thousands(row["tokens_to_reference"])]

@@ -223,7 +223,9 @@ class TreeSampler(L.Callback):
     def _set_up_env(self) -> None:
         if self.env.runs_in == "processes":
             limits = self.rollout.limits
-            self.env = ProcessEnvironments(self.env, limits.env_processes, limits.env_timeout_s)
+            self.env = ProcessEnvironments(
+                self.env, limits.env_processes, limits.env_timeout_s, limits.env_recycle_after
+            )
         try:
             self.env.setup()
         except (ValueError, FileNotFoundError) as error:

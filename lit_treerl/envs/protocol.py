@@ -102,4 +102,4 @@ def defuse(text: str, tags: tuple[str, ...]) -> str:
 
 @lru_cache
 def _tag_like(tags: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile(rf"<({_GAP}/?{_GAP}(?:{'|'.join(tags)})\b[^<>]*)(>?)", re.IGNORECASE)
+    return re.compile(rf"<({_GAP}(?:/{_GAP})?(?:{'|'.join(tags)})\b[^<>]*)(>?)", re.IGNORECASE)

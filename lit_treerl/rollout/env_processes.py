@@ -35,13 +35,15 @@ class ProcessEnvironments(Environment):
         env: the environment; set up in each process.
         processes: how many.
         timeout_s: a process that takes longer for one call is killed.
+        recycle_after: a process is replaced once so many episodes have begun in it, for engines that leak; never where
+            None. Episodes under way go on in the next process, by replay.
     """
 
     runs_in = "threads"
 
-    def __init__(self, env: Environment, processes: int, timeout_s: float) -> None:
+    def __init__(self, env: Environment, processes: int, timeout_s: float, recycle_after: int | None = None) -> None:
         self.context, self.stop, self.max_turns = env.context, env.stop, env.max_turns
-        self._workers = [Worker(pickle.dumps(env), timeout_s) for _ in range(processes)]
+        self._workers = [Worker(pickle.dumps(env), timeout_s, recycle_after) for _ in range(processes)]
         self._numbers = itertools.count()
 
     def setup(self) -> None:
@@ -118,13 +120,15 @@ class Worker:
     Args:
         env: the pickled environment.
         timeout_s: most seconds for one call.
+        recycle_after: episodes after which the process is replaced.
 
     Attributes:
         forgotten: keys of instances that nobody will call again.
     """
 
-    def __init__(self, env: bytes, timeout_s: float) -> None:
-        self._env, self._timeout = env, timeout_s
+    def __init__(self, env: bytes, timeout_s: float, recycle_after: int | None = None) -> None:
+        self._env, self._timeout, self._recycle_after = env, timeout_s, recycle_after
+        self._episodes = 0  # begun in this process
         self._lock = threading.Lock()
         self._process: Any = None
         self._pipe: Connection | None = None
@@ -139,11 +143,14 @@ class Worker:
     def end(self) -> None:
         """Have the environment closed and end the process."""
         with self._lock:
-            if self._pipe is not None:
-                with suppress(OSError):
-                    self._pipe.send(None)
-                self._process.join(PATIENCE_S)
-            self._kill()
+            self._end()
+
+    def _end(self) -> None:
+        if self._pipe is not None:
+            with suppress(OSError):
+                self._pipe.send(None)
+            self._process.join(PATIENCE_S)
+        self._kill()
 
     def call(self, key: int, name: str, args: Sequence[Any], needed: tuple[int, Any] | None) -> tuple[int, Any]:
         """The process's number and its answer.
@@ -159,6 +166,10 @@ class Worker:
             ProcessDied: where it did not answer.
         """
         with self._lock:
+            if name == "reset":
+                if self._recycle_after is not None and self._episodes >= self._recycle_after:
+                    self._end()
+                self._episodes += 1
             pipe = self._started()
             forgotten = [self.forgotten.popleft() for _ in range(len(self.forgotten))]
             if needed is not None and needed[0] != self._life:
@@ -173,6 +184,7 @@ class Worker:
             self._process.start()
             theirs.close()
             self._life += 1
+            self._episodes = min(self._episodes, 1)  # that which begins now
             try:
                 self._hear(self._pipe, None)  # it speaks first, once it is set up
             except BaseException:

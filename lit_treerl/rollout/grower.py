@@ -40,6 +40,7 @@ class RolloutLimits:
         env_workers: threads for environments that wait for something outside.
         env_processes: worker processes for environments that ask for them.
         env_timeout_s: seconds after which a worker process that has not answered is replaced.
+        env_recycle_after: episodes after which a worker process is replaced by a fresh one; never where None.
     """
 
     max_new_tokens: int = 500
@@ -48,12 +49,17 @@ class RolloutLimits:
     env_workers: int = 32
     env_processes: int = 4
     env_timeout_s: float = 300.0
+    env_recycle_after: int | None = None
 
     def __post_init__(self) -> None:
         check_positive("rollout.limits.env_timeout_s", self.env_timeout_s)
         for name in ("max_new_tokens", "max_context", "env_workers", "env_processes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"rollout.limits.{name} must be at least 1, got {getattr(self, name)}")
+        if self.env_recycle_after is not None and self.env_recycle_after < 1:
+            raise ValueError(
+                f"rollout.limits.env_recycle_after must be at least 1 or null, got {self.env_recycle_after}"
+            )
         if self.max_new_tokens >= self.max_context:
             raise ValueError(
                 f"rollout.limits.max_new_tokens ({self.max_new_tokens}) must be below rollout.limits.max_context "

@@ -15,7 +15,7 @@ EMBEDDED = {
     "embedded-alfworld": ("alfworld", "lit_treerl.data.alfworld.policy"),
     "embedded-webshop": ("webshop", "lit_treerl.data.webshop.policy"),
 }
-"""Policies that ship with the package: folder below ``data`` with its ``seed_policy``, and the module with its POLICY."""
+"""Policies of the package: the folder below ``data`` with the ``seed_policy``, and the module with the POLICY."""
 UNTRAINED = "-untrained"
 
 

@@ -79,6 +79,8 @@ def lit_treerl(path: Path) -> list[Command]:
 def small(command: Command, **more: str) -> list[str]:
     """The command's arguments with overrides that make it small; ``more`` as ``trainer__max_epochs="2"``."""
     overrides = SMALL | {name.replace("__", "."): value for name, value in more.items()}
+    if any("webshop" in word for word in command.words):  # whose goals are as many as its shop has
+        overrides = {name.replace(".n", ".limit"): value for name, value in overrides.items()}
     if (command.option("config") or "").endswith("sft.yaml"):
         overrides = {k: v for k, v in overrides.items() if k not in ("data.train.n", "data.tasks_per_iteration")}
         overrides |= SMALL_SFT if command.option("data.episodes") else SMALL_SFT | SMALL_DEMONSTRATIONS

@@ -77,5 +77,6 @@ def test_a_shared_critic_goes_over_the_paper_config(build):
 
 def test_there_are_configs():
     assert {path.name for path in FILES if path.parent == CONFIGS} == {
-        *("tree_grpo.yaml", "grpo.yaml", "tree_ppo.yaml", "ppo.yaml", "sft.yaml")
+        *("tree_grpo.yaml", "grpo.yaml", "tree_ppo.yaml", "ppo.yaml", "sft.yaml"),
+        *("alfworld_sft.yaml", "webshop_sft.yaml"),
     }

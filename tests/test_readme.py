@@ -30,6 +30,10 @@ def runs(command: Command) -> bool:
     return command.words[1] in WRITES and "--print_config" not in command.words
 
 
+def needs_alfworld(command: Command) -> bool:
+    return any("alfworld" in word for word in command.words)
+
+
 RUN = [command for command in lit_treerl(README) if runs(command) and not needs_vllm(command)]
 VLLM = [command for command in lit_treerl(README) if needs_vllm(command)]
 
@@ -73,6 +77,8 @@ def check_results(command: Command, folder: Path) -> None:
 
 @pytest.mark.parametrize("command", RUN, ids=str)
 def test_commands_run(command, home, monkeypatch, capsys):
+    if needs_alfworld(command):
+        pytest.importorskip("alfworld")
     enter(home, monkeypatch)
     for name, value in command.environment:
         monkeypatch.setenv(name, value)
@@ -123,7 +129,7 @@ def test_installs_only_extras_that_exist():
         for found in re.findall(r"\.\[([\w,]+)\]", word)
         for name in found.split(",")
     ]
-    assert set(named) == {"test", "vllm", "wandb"}
+    assert set(named) == {"alfworld", "test", "vllm", "wandb", "webshop"}
     assert set(named) <= set(extras)
 
 

@@ -70,9 +70,9 @@ class WordPolicy:
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The tokenizer as transformers knows it.
 
-        Decoding joins with spaces, so a text encoded in pieces (cut at white space) gives the same ids as the whole. The
-        tags are ordinary words, unknown words become ``<unk>``, and the chat template renders nothing but the messages'
-        contents.
+        Decoding joins with spaces, so a text encoded in pieces (cut at white space) gives the same ids as the whole.
+        The tags are ordinary words, unknown words become ``<unk>``, and the chat template renders nothing but the
+        messages' contents.
         """
         from tokenizers import Regex, Tokenizer
         from tokenizers.models import WordLevel

@@ -13,8 +13,8 @@ from lit_treerl.data.datamodule import TreeRolloutDataModule
 from lit_treerl.data.embedded_search import EmbeddedRetriever, EmbeddedTasks
 from lit_treerl.data.episodes import EmbeddedDemonstrations, EpisodeDataModule, JSONLEpisodes
 from lit_treerl.data.sources import HFTasks, JSONLTasks, ParquetTasks
-from lit_treerl.data.webshop.demonstrations import WebShopDemonstrations
 from lit_treerl.data.textworld_tasks import TextWorldTasks
+from lit_treerl.data.webshop.demonstrations import WebShopDemonstrations
 from lit_treerl.data.webshop_tasks import WebShopTasks
 from lit_treerl.envs.alfworld.env import ALFWorld
 from lit_treerl.envs.gymnasium_text import GymnasiumText

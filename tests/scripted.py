@@ -60,7 +60,10 @@ class ScriptedSampler(Sampler):
         self.requests.append(request)
         self.queue.append(request)
 
-    def poll(self) -> list[Completion]:
+    def abort(self) -> None:
+        self.queue = []
+
+    def poll(self, interrupt: Callable[[], bool] | None = None) -> list[Completion]:
         if self.order is None:
             taken, self.queue = self.queue, []
         else:

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from lit_treerl.envs.base import EnvironmentFailure
+from lit_treerl.rollout import env_processes
 from lit_treerl.rollout.env_processes import ProcessEnvironments
 from lit_treerl.trees.search import TreeSearch
 from lit_treerl.trees.seeding import derive_seed
@@ -229,3 +230,80 @@ def test_a_failed_setup_leaves_no_process_and_fails_again():
         with pytest.raises(ValueError, match="no engine here"):
             host.setup()
         assert all(worker._process is None for worker in host._workers)
+
+
+PATIENCE = 60  # seconds until something that waits in vain gives up
+
+
+def wait_for(file: str) -> None:
+    until = time.monotonic() + PATIENCE
+    while not os.path.exists(file):
+        assert time.monotonic() < until, f"{file} did not come"
+        time.sleep(0.005)
+
+
+class Gated(ToyEnv):
+    """The first task's step says that it has begun, and waits for a file."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def _step(self, text):
+        if self._task.id == "0":
+            open(f"{self.folder}/begun", "w").close()
+            wait_for(f"{self.folder}/gate")
+        return super()._step(text)
+
+
+def test_a_process_that_hangs_holds_up_its_own_instances_alone(hosted, tmp_path):
+    """Instances take turns with the processes: tasks 1, 3 and 5 share the other one, and open the gate."""
+    tasks = [Task(str(i), "test", f"question {i}", ("x",)) for i in range(6)]
+    leaves = []
+
+    def on_leaf(_: int) -> None:
+        leaves.append((tmp_path / "gate").exists())
+        if len(leaves) == 3:
+            (tmp_path / "gate").touch()
+
+    host = hosted(Gated(str(tmp_path)), timeout_s=PATIENCE / 2)
+    groups = grow(ScriptedSampler(wandering()), host, TreeSearch(1, 0), tasks, on_leaf=on_leaf, env_workers=2)
+    assert leaves == [False] * 3 + [True] * 3
+    plain = grow(ScriptedSampler(wandering()), ToyEnv(), TreeSearch(1, 0), tasks)
+    assert [group.trees for group in groups] == [group.trees for group in plain]
+
+
+def test_closing_kills_a_process_that_hangs_and_no_other_takes_its_place(hosted, tmp_path, monkeypatch):
+    monkeypatch.setattr(env_processes, "PATIENCE_S", 0.2)
+    host = hosted(Gated(str(tmp_path)), processes=1, timeout_s=PATIENCE)
+    env = host.spawn()
+    env.reset(TASKS[0])
+    hanging = env.executor.submit(env.step, "a")
+    queued = env.executor.submit(env.step, "b")
+    wait_for(str(tmp_path / "begun"))
+    host.close()
+    with pytest.raises(RuntimeError, match=r"closed; call setup\(\) first"):
+        hanging.result()
+    assert queued.cancelled()
+    with pytest.raises(RuntimeError, match="closed"):
+        host.spawn().reset(TASKS[0])
+    host.setup()
+    other = host.spawn()
+    other.reset(TASKS[1])
+    assert other.executor.submit(other.step, "a").result().observation == "saw a"
+
+
+class HangsAtSetup(Fragile):
+    """Its first process sets it up at once, later ones never."""
+
+    def setup(self) -> None:
+        if os.path.exists(self.file + ".setup"):
+            time.sleep(PATIENCE)
+        open(self.file + ".setup", "w").close()
+
+
+def test_a_new_process_whose_setup_hangs_is_ended(hosted, tmp_path):
+    env = hosted(HangsAtSetup(str(tmp_path / "once")), processes=1, timeout_s=0.5).spawn()
+    env.reset(TASKS[0])
+    with pytest.raises(EnvironmentFailure, match=r"did not answer within .* s and was ended, twice at step"):
+        env.step("b")

@@ -211,11 +211,12 @@ def test_rows_are_moved_and_blocks_are_views():
     assert bool((cache.data[:, 1, :, 4:8] == 7.0).all())
 
 
-@pytest.mark.parametrize("at_once", [1, 1024])
-def test_prefixes_come_back_as_they_were_saved(monkeypatch, at_once):
+@pytest.mark.parametrize("most_bytes", [1, 2**26])
+def test_prefixes_come_back_as_they_were_saved(monkeypatch, most_bytes):
     from lit_treerl.sampling import kv_cache
 
-    monkeypatch.setattr(kv_cache, "BLOCKS_AT_ONCE", at_once)
+    monkeypatch.setattr(kv_cache, "POOL_BYTES", most_bytes)
+    monkeypatch.setattr(kv_cache, "COPY_BYTES", most_bytes)
     cache = cache_of(3, 12)
     store = PrefixStore(cache, 100)
     cache.data[:] = torch.randn(cache.data.shape, generator=torch.Generator().manual_seed(0))

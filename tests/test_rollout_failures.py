@@ -1,5 +1,7 @@
 """External trouble during rollouts: labelled, kept out of training, and never a reason for siblings to stop."""
 
+import random
+import threading
 import time
 
 import pytest
@@ -11,7 +13,7 @@ from lit_treerl.sampling.base import SamplerCounters
 from lit_treerl.trees.search import TreeSearch
 from lit_treerl.trees.task import Task
 from lit_treerl.trees.tree import ROOT, Status
-from scripted import TASK, FixedDraw, ScriptedSampler, StateEnv, ToyEnv, by_place, encode, grow
+from scripted import TASK, FixedDraw, ScriptedSampler, StateEnv, ToyEnv, by_place, encode, grow, wandering
 
 CHAIN = {(0, 0, 0): "a", (0, 0, 1): "b", (0, 0, 2): "answer x", (0, 1, 1): "c", (0, 1, 2): "answer x"}
 FORKED = FixedDraw(trees=1, expansions=1).drawing([1])
@@ -148,3 +150,52 @@ def test_an_error_does_not_wait_for_all_that_is_queued():
     with pytest.raises(KeyError, match="a bug"):
         grow(ScriptedSampler(by_place(CHAIN)), Broken(blocking=True), FORKED, tasks, env_workers=2)
     assert len(begun) < 100
+
+
+PATIENCE = 60  # seconds until something that waits in vain gives up
+PAIR = [Task(name, "toy", "start", ("x",)) for name in ("hang", "bug")]
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_an_error_does_not_wait_for_environments_that_still_answer(error):
+    begun, release, answered = threading.Event(), threading.Event(), threading.Event()
+
+    class Hanging(ToyEnv):
+        def _step(self, text):
+            if self._task.id == "hang":
+                begun.set()
+                release.wait(PATIENCE)
+                answered.set()
+                return super()._step(text)
+            assert begun.wait(PATIENCE)
+            raise error("a bug")
+
+    sampler = ScriptedSampler(lambda *_: "a")
+    with pytest.raises(error, match="a bug"):
+        grow(sampler, Hanging(blocking=True), TreeSearch(1, 0), PAIR)
+    assert not answered.is_set()
+    release.set()
+    assert answered.wait(PATIENCE)
+
+
+def test_a_sampler_can_be_used_again_after_an_error():
+    """One request is answered at a time, so that others are in flight when the environment is interrupted."""
+    tasks = [Task(str(i), "toy", "start", ("x",)) for i in range(4)]
+    sampler = ScriptedSampler(wandering(), order=random.Random(0))
+    with pytest.raises(KeyboardInterrupt):
+        grow(sampler, Troubled("a", KeyboardInterrupt()), TreeSearch(2, 0), tasks)
+    assert len(sampler.requests) > 4
+    assert sampler.queue == []
+    groups = grow(sampler, StateEnv(), TreeSearch(2, 2), tasks)
+    plain = grow(ScriptedSampler(wandering()), StateEnv(), TreeSearch(2, 2), tasks)
+    assert [group.trees for group in groups] == [group.trees for group in plain]
+
+
+def test_a_sampler_that_cannot_be_stopped_does_not_hide_the_error():
+    class Stuck(ScriptedSampler):
+        def abort(self):
+            raise RuntimeError("the engine is gone")
+
+    with pytest.raises(ZeroDivisionError, match="a bug") as caught:
+        grow(Stuck(by_place(CHAIN)), Troubled("b", ZeroDivisionError("a bug")), FORKED)
+    assert caught.value.__notes__[-1] == "the sampler could not be stopped then: RuntimeError: the engine is gone"

@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 
 import pytest
 
@@ -9,6 +10,7 @@ from lit_treerl.sampling.base import Completion
 from lit_treerl.trees.search import TreeSearch
 from lit_treerl.trees.seeding import derive_seed
 from lit_treerl.trees.task import Task
+from lit_treerl.trees.tree import Status
 from scripted import ScriptedSampler, StateEnv, ToyEnv, grow, wandering
 
 TASKS = [Task(str(i), "toy", "start", ("x",)) for i in range(5)]
@@ -122,7 +124,7 @@ def test_a_tree_expands_while_the_sampler_still_works_on_another():
     finished: list[tuple[str, int, int]] = []
 
     class Holding(ScriptedSampler):
-        def poll(self) -> list[Completion]:
+        def poll(self, interrupt=None) -> list[Completion]:
             fast = [r for r in self.queue if place(r.seed, ("slow", "fast"))[0] == "fast"]
             taken = fast or self.queue
             self.queue = [r for r in self.queue if r not in taken]
@@ -200,8 +202,48 @@ def test_priorities_do_not_change_the_trees():
     class Urgent(ScriptedSampler):
         """Answers one request at a time, the lowest priority number first."""
 
-        def poll(self):
+        def poll(self, interrupt=None):
             self.queue.sort(key=lambda request: request.priority)
             return [self.complete(self.queue.pop(0))]
 
     assert [group.trees for group in grow(Urgent(wandering()), ToyEnv(), SEARCH, TASKS)] == plain_trees()
+
+
+def test_the_loop_goes_on_while_an_environment_values_a_truncated_episode():
+    """The long prompt's truncation returns only once the other task's episode is done."""
+    done, where = threading.Event(), []
+
+    class Waiting(ToyEnv):
+        def truncate(self):
+            where.append(threading.current_thread())
+            assert done.wait(PATIENCE), "the loop stood still"
+            return super().truncate()
+
+    tasks = [Task("long", "toy", "start " * 40), Task("t", "toy", "start")]
+    env, sampler = Waiting(blocking=True), ScriptedSampler(lambda *_: "answer x")
+    groups = grow(sampler, env, TreeSearch(1, 0), tasks, max_context=40, on_leaf=lambda _: done.set())
+    assert [group.trees[0].status[-1] for group in groups] == [Status.TRUNCATED, Status.TERMINAL]
+    assert where != [threading.main_thread()]
+
+
+def test_an_answer_that_comes_while_the_sampler_works_is_submitted_at_once():
+    """The sampler works on the slow task's action until the fast task's second one is submitted."""
+    polls = []
+
+    class Busy(ScriptedSampler):
+        def poll(self, interrupt=None):
+            fast = [r for r in self.queue if place(r.seed, ("slow", "fast"))[0] == "fast"]
+            if not fast and len(self.requests) < 4:
+                until = time.monotonic() + PATIENCE
+                while not interrupt():
+                    assert time.monotonic() < until, "no answer came"
+                polls.append("interrupted")
+                return []
+            taken = fast or self.queue
+            self.queue = [r for r in self.queue if r not in taken]
+            return [self.complete(r) for r in taken]
+
+    groups = grow(Busy(two_trees), ToyEnv(blocking=True), TreeSearch(1, 0), SLOW_AND_FAST)
+    assert polls
+    plain = grow(ScriptedSampler(two_trees), ToyEnv(), TreeSearch(1, 0), SLOW_AND_FAST)
+    assert [group.trees for group in groups] == [group.trees for group in plain]

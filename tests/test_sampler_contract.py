@@ -237,6 +237,48 @@ def test_forgotten_prefixes_are_computed_anew(case):
     assert run(case.sampler, asked)[0].cached_tokens == 0
 
 
+def test_an_interrupted_poll_returns_early_and_changes_nothing_that_is_sampled(case):
+    asked = [Request(i, prompt, SamplingParams(16), seed=i) for i, prompt in enumerate(prompts(6))]
+    plain = run(case.sampler, asked)
+    assert min(len(completion.ids) for completion in plain.values()) > 2
+    for request in asked[:3]:
+        case.sampler.submit(request)
+    assert case.sampler.poll(lambda: True) == []
+    for request in asked[3:]:
+        case.sampler.submit(request)
+    done, polls = {}, 0
+    while len(done) < 6:
+        done |= {completion.id: completion for completion in case.sampler.poll(lambda: True)}
+        polls += 1
+    assert polls > 6
+    assert {i: c.ids for i, c in done.items()} == {i: c.ids for i, c in plain.items()}
+    assert case.sampler.poll(lambda: True) == []
+
+
+def test_a_poll_that_is_not_interrupted_works_on(case):
+    asked = requests(3)
+    for request in asked:
+        case.sampler.submit(request)
+    assert case.sampler.poll(lambda: False)
+    drain(case.sampler)
+
+
+def test_an_aborted_sampler_forgets_its_requests_and_can_be_used_again(case):
+    asked = requests(8)
+    plain = run(case.sampler, asked)
+    case.sampler.abort()  # of nothing
+    for request in asked[:5]:
+        case.sampler.submit(request)
+    case.sampler.poll(lambda: True)
+    case.sampler.submit(asked[5])  # queued, while others run
+    case.sampler.abort()
+    assert case.sampler.poll() == []
+    case.sampler.load_weights(case.trainer.state_dict().items(), version=1)
+    again = run(case.sampler, asked)
+    assert {i: c.ids for i, c in again.items()} == {i: c.ids for i, c in plain.items()}
+    assert_logprobs_match(case.trainer, asked, again)
+
+
 def test_global_torch_state_is_left_alone(case):
     threads_before, threads_after, same_state = case.kept
     assert threads_after == threads_before

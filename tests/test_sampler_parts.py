@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import random
 from importlib.machinery import ModuleSpec
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lit_treerl.sampling import auto
+from lit_treerl.sampling import auto, kv_cache
 from lit_treerl.sampling.checks import eos_token_ids
 from lit_treerl.sampling.decode import sample_tokens
+from lit_treerl.sampling.kv_cache import PrefixStore, RowCache, default_cache_tokens
 from lit_treerl.sampling.prefix_index import BlockIndex
 from lit_treerl.sampling.stop_strings import StopStrings
 from lit_treerl.sampling.transformers import TransformersSampler
@@ -105,6 +107,66 @@ def test_block_index_keeps_what_was_used_last_and_loses_ends_before_beginnings()
     assert index.match([0, 0, 0, 0, 0, 0, 0, 0]).slots == [0, 1, 2]
     index.clear()
     assert index.match([7, 8]).slots == []
+
+
+def key_of(ids: list[int], number: int) -> float:
+    """What stands in the cache for a block: a number that only this prefix has."""
+    return float(sum((token + 1) * 7**i for i, token in enumerate(ids[: (number + 1) * 2])))
+
+
+def small_rows() -> RowCache:
+    config = SimpleNamespace(num_key_value_heads=1, head_dim=1, num_hidden_layers=1)
+    rows = RowCache(config, torch.float64, torch.device("cpu"), block=2, max_rows=3, max_length=8)  # type: ignore[arg-type]
+    rows.reserve(3, 8)
+    return rows
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    capacity=st.integers(0, 12),
+    pool_bytes=st.sampled_from([1, 64, 96, 10**6]),
+    copy_bytes=st.sampled_from([1, 64, 10**6]),
+)
+def test_prefixes_survive_growth_and_eviction_within_the_memory_allowed(seed, capacity, pool_bytes, copy_bytes):
+    draw = random.Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kv_cache, "POOL_BYTES", pool_bytes)  # a block here has 2 tokens of 16 bytes
+        patch.setattr(kv_cache, "COPY_BYTES", copy_bytes)
+        store = PrefixStore(rows := small_rows(), 2 * capacity + 1)
+    for _ in range(30):
+        prompts = [[draw.randrange(2) for _ in range(draw.randrange(1, 9))] for _ in range(3)]
+        for row, ids in enumerate(prompts):
+            for number in range(len(ids) // 2):
+                rows.blocks()[:, row, :, number] = key_of(ids, number)
+        store.save(list(enumerate(prompts)))
+        assert store.memory_bytes <= 32 * capacity
+        rows.data[:] = -1.0
+        slots = [store.match(ids).slots for ids in prompts]
+        store.load(slots, 0)
+        for row, (ids, known) in enumerate(zip(prompts, slots, strict=True)):
+            assert rows.data[0, row, 0, ::2, 0].tolist() == [
+                key_of(ids, number) if number < len(known) else -1.0 for number in range(4)
+            ]
+    store.clear()
+    assert store.memory_bytes == 0
+    assert store.match([0, 0, 0, 0]).slots == []
+
+
+def test_a_growing_store_keeps_the_memory_that_it_has(monkeypatch):
+    monkeypatch.setattr(kv_cache, "POOL_BYTES", 64)  # two blocks
+    store = PrefixStore(small_rows(), 2 * 5)
+    held = []
+    for first in range(6):
+        store.save([(0, [first, 0])])
+        held.append(store.memory_bytes // 32)
+    assert held == [2, 2, 4, 4, 5, 5]  # by a pool at a time, up to its capacity
+
+
+def test_a_store_keeps_a_gibibyte_but_at_least_a_few_contexts():
+    assert default_cache_tokens(token_bytes=1024, max_context=4096) == 2**20
+    assert default_cache_tokens(token_bytes=294_912, max_context=4096) == 4 * 4096  # 8B in float32
+    assert default_cache_tokens(token_bytes=2**31, max_context=7) == 28
 
 
 def test_tied_weights_go_together(tmp_path):

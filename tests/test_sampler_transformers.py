@@ -68,7 +68,9 @@ def test_the_prefix_cache_keeps_a_gibibyte_when_not_told_otherwise(started, monk
         return done.cached_tokens
 
     assert cached() == 32
-    monkeypatch.setattr("lit_treerl.sampling.transformers.CACHE_BYTES", 1024 * 16)
+    monkeypatch.setattr("lit_treerl.sampling.kv_cache.CACHE_BYTES", 1024 * 16)
+    assert cached() == 32  # not less than four contexts
+    monkeypatch.setattr("lit_treerl.sampling.kv_cache.CACHE_CONTEXTS", 0)
     assert cached() == 16
     assert cached(cache_tokens=24) == 24
 
@@ -162,6 +164,21 @@ def test_poll_returns_a_share_and_the_others_go_on(started):
     assert [c.id for c in sampler.poll()] == [9, 2]
     assert [c.id for c in sampler.poll()] == [3]
     assert sampler.poll() == []
+
+
+def test_a_full_batch_is_not_interrupted_and_one_with_room_is(started):
+    sampler, draw, asked = started(max_batch=2, refill=1.0), random.Random(0), []
+
+    def interrupt() -> bool:
+        asked.append(len(asked))
+        return True
+
+    for i, tokens in enumerate((2, 9, 3)):
+        sampler.submit(Request(i, letters(draw, 5), SamplingParams(tokens, 0.0), seed=i))
+    assert [c.id for c in sampler.poll(interrupt)] == [0, 2]  # one queued request takes the place of the first
+    assert asked == [0]
+    assert sampler.poll(interrupt) == []
+    assert [c.id for c in sampler.poll()] == [1]
 
 
 def test_bfloat16_is_close_to_float32(started, policy):

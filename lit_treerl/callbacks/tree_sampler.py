@@ -6,8 +6,10 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import lightning as L
@@ -18,6 +20,7 @@ from lit_treerl.envs.base import Environment, EnvironmentFailure
 from lit_treerl.policies import load_tokenizer, policy_path
 from lit_treerl.policy_module import LitPolicy, iteration_of
 from lit_treerl.rollout.batches import TaskBatch
+from lit_treerl.rollout.calls import EnvironmentCalls
 from lit_treerl.rollout.costs import TreeCosts
 from lit_treerl.rollout.env_processes import ProcessEnvironments
 from lit_treerl.rollout.grower import Judge, RolloutLimits, TreeGrower
@@ -29,7 +32,7 @@ from lit_treerl.settings import SettingsError
 from lit_treerl.trees.budget import Budget, Outlook, UniformBudget
 from lit_treerl.trees.search import TreeSearch
 from lit_treerl.trees.seeding import derive_seed
-from lit_treerl.trees.task import Task
+from lit_treerl.trees.task import Message, Task
 from lit_treerl.trees.tree import RolloutGroup
 
 if TYPE_CHECKING:
@@ -140,6 +143,10 @@ class TreeSampler(L.Callback):
         """Close the environment; the next stage sets it up again."""
         self.env.close()
 
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Close the environment: Lightning calls no teardown then, and a process that hangs would outlast the run."""
+        self.env.close()
+
     @property
     def tokens(self) -> Tokens:
         """The policy's tokens."""
@@ -244,17 +251,22 @@ class TreeSampler(L.Callback):
         if not self.budget.uses_outlook:
             return None
         assert isinstance(module, LitActorCritic)
-        outlook = module.outlook(tasks, [self._prompt(task) for task in tasks])
+        outlook = module.outlook(tasks, self._prompts(tasks))
         beliefs = [
             replace(belief, tokens=self.costs.expected(task)) for belief, task in zip(outlook.tasks, tasks, strict=True)
         ]
         return replace(outlook, tasks=beliefs)
 
-    def _prompt(self, task: Task) -> list[int] | None:
-        """Token ids of a task's first prompt; None where the environment does not give one now."""
-        env = self.env.spawn()
+    def _prompts(self, tasks: Sequence[Task]) -> list[list[int] | None]:
+        """Token ids of the tasks' first prompts; None where the environment does not give one now."""
+        with EnvironmentCalls(self.env, self.rollout.limits.env_workers) as calls:
+            spawned = [(self.env.spawn(), task) for task in tasks]
+            asked = [calls.submit(env, partial(env.reset, task)) for env, task in spawned]
+            return [self._prompt(future) for future in asked]
+
+    def _prompt(self, reset: Future[list[Message]]) -> list[int] | None:
         try:
-            return self.tokens.prompt(env.reset(task))
+            return self.tokens.prompt(reset.result())
         except EnvironmentFailure:
             return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -51,12 +52,17 @@ class Environment(ABC):
 
     Same task and same action prefix give the same observations. Subclasses write ``_reset`` and ``_step``, and
     override ``snapshot`` and ``restore`` where replaying the prefix would be slow.
+
+    Attributes:
+        executor: where the calls of this instance wait in line, for instances that share something which serves one
+            call at a time (a process); None for instances that can be called side by side.
     """
 
     context: ContextStyle = "growing"
     stop: tuple[str, ...] = ()
     runs_in: RunsIn = "caller"
     max_turns: int = 1
+    executor: Executor | None = None
 
     _task: Task | None = None
     _history: list[tuple[str, str]]

@@ -48,28 +48,27 @@ class Branch:
 
     def act(self, text: str, keep_snapshot: bool) -> tuple[StepResult, Any]:
         """Execute an action; may wait for outside. Returns the answer and the new state."""
-        if self.forked:
-            self.env.restore(self.fork)
-            self.forked, self.fork = False, None
+        self._restore()
         result = self.env.step(text)
         return result, (self.env.snapshot() if keep_snapshot and not result.done else None)
 
-    def end_truncated(self) -> None:
-        """The next action would not fit: the node reached so far becomes a truncated leaf."""
+    def truncate(self) -> StepResult:
+        """What the episode is worth where it is cut here; may wait for outside."""
+        self._restore()
+        return self.env.truncate()
+
+    def truncated(self, result: StepResult) -> None:
+        """The node reached so far becomes a truncated leaf, for its next action would not fit."""
         tree, node = self.plant.tree, self.node
-        try:
-            if self.forked:
-                self.env.restore(self.fork)
-            with naming(self.plant.task, f"truncated turn {self.turn}"):
-                result = self.env.truncate()
-        except EnvironmentFailure as failure:
-            tree.status[node] = Status.FAILED
-            tree.info[node]["error"] = str(failure)
-            return
         tree.status[node] = Status.TRUNCATED
         tree.reward[node] += result.reward
         calls = sum(info.get("tool_calls", 0) for info in (tree.info[node], result.info))  # the step's own stay counted
         tree.info[node] |= result.info | {"tool_calls": calls}
+
+    def _restore(self) -> None:
+        if self.forked:
+            self.env.restore(self.fork)
+            self.forked, self.fork = False, None
 
 
 @contextmanager

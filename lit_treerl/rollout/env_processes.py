@@ -6,10 +6,12 @@ import itertools
 import multiprocessing
 import pickle
 import threading
+import time
 import traceback
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 from lit_treerl.envs.base import Environment, EnvironmentFailure, StepResult
 from lit_treerl.trees.task import Message, Task
 
-PATIENCE_S = 5.0  # for an environment to close
+PATIENCE_S = 5.0  # for an environment to close, and for calls under way before that
 
 
 class ProcessDied(Exception):
@@ -27,9 +29,10 @@ class ProcessDied(Exception):
 class ProcessEnvironments(Environment):
     """Stands in for an environment whose instances live in worker processes.
 
-    Every instance stays in one process and calls wait for the answer there, so they belong into threads. Where a
-    process dies, a new one replays the actions of each instance that had lived in it; where it dies again at the same
-    call, that is an :class:`EnvironmentFailure` of the branch. Environment and snapshots must be picklable.
+    Every instance stays in one process and calls wait for the answer there, so they belong into threads: each process
+    has one, the executor of its instances, and a process that hangs holds up those alone. Where a process dies, a new
+    one replays the actions of each instance that had lived in it; where it dies again at the same call, that is an
+    :class:`EnvironmentFailure` of the branch. Environment and snapshots must be picklable.
 
     Args:
         env: the environment; set up in each process.
@@ -56,9 +59,12 @@ class ProcessEnvironments(Environment):
             raise
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes; those that still work on a call after 5 s are killed."""
+        until = time.monotonic() + PATIENCE_S
         for worker in self._workers:
-            worker.end()
+            worker.retire()
+        for worker in self._workers:
+            worker.end(until - time.monotonic())
 
     def spawn(self) -> Environment:
         """An instance in one of the processes, which take turns."""
@@ -79,6 +85,7 @@ class _Instance(Environment):
 
     def __init__(self, key: int, worker: Worker) -> None:
         self._key, self._worker, self._life = key, worker, -1
+        self.executor = worker.executor
         self._history = []
         weakref.finalize(self, worker.forgotten.append, key)
 
@@ -119,31 +126,52 @@ class Worker:
 
     Args:
         env: the pickled environment.
-        timeout_s: most seconds for one call.
+        timeout_s: most seconds for one call. A new process has as long for its setup, and twice what the first took,
+            which has no limit.
         recycle_after: episodes after which the process is replaced.
 
     Attributes:
+        executor: one thread, for calls to wait in line.
         forgotten: keys of instances that nobody will call again.
     """
 
     def __init__(self, env: bytes, timeout_s: float, recycle_after: int | None = None) -> None:
         self._env, self._timeout, self._recycle_after = env, timeout_s, recycle_after
         self._episodes = 0  # begun in this process
+        self._setup_s: float | None = None  # what the setup in the first process took
+        self._retired = False
         self._lock = threading.Lock()
         self._process: Any = None
         self._pipe: Connection | None = None
         self._life = 0  # number of the process
         self.forgotten: deque[int] = deque()
+        self.executor = ThreadPoolExecutor(1, thread_name_prefix="environment process")
 
     def start(self) -> None:
         """Start the process where there is none; what its ``setup`` raises is raised here."""
         with self._lock:
+            if self._retired:
+                self._retired = False
+                self.executor = ThreadPoolExecutor(1, thread_name_prefix="environment process")
+            if self._pipe is None:
+                self._setup_s = None  # as long as it takes
             self._started()
 
-    def end(self) -> None:
-        """Have the environment closed and end the process."""
-        with self._lock:
+    def retire(self) -> None:
+        """Begin no further call."""
+        self._retired = True
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+    def end(self, patience_s: float = PATIENCE_S) -> None:
+        """Have the environment closed and end the process, after a call under way, which has ``patience_s`` seconds."""
+        self.retire()
+        while not self._lock.acquire(timeout=max(0.1, patience_s)):
+            with suppress(AttributeError):  # it has just ended
+                self._process.kill()  # the call hears of it
+        try:
             self._end()
+        finally:
+            self._lock.release()
 
     def _end(self) -> None:
         if self._pipe is not None:
@@ -177,7 +205,10 @@ class Worker:
             return self._life, self._ask(pipe, (key, name, tuple(args), forgotten), self._timeout)
 
     def _started(self) -> Connection:
+        if self._retired:
+            raise RuntimeError("the environment's processes are closed; call setup() first")
         if self._pipe is None:
+            began = time.monotonic()
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
             self._process = context.Process(target=serve, args=(theirs, self._env), daemon=True)
@@ -185,11 +216,14 @@ class Worker:
             theirs.close()
             self._life += 1
             self._episodes = min(self._episodes, 1)  # that which begins now
+            limit = None if self._setup_s is None else self._timeout + 2 * self._setup_s
             try:
-                self._hear(self._pipe, None)  # it speaks first, once it is set up
+                self._hear(self._pipe, limit)  # it speaks first, once it is set up
             except BaseException:
                 self._kill()
                 raise
+            if self._setup_s is None:
+                self._setup_s = time.monotonic() - began
         return self._pipe
 
     def _ask(self, pipe: Connection, message: Any, timeout: float) -> Any:

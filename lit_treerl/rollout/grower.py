@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 from lit_treerl.envs.base import Environment, EnvironmentFailure, StepResult
 from lit_treerl.rollout.branch import Branch, Plant, naming
+from lit_treerl.rollout.calls import EnvironmentCalls
 from lit_treerl.rollout.tokens import Tokens
 from lit_treerl.sampling.base import Completion, Request, Sampler, SamplingParams
 from lit_treerl.settings import check_positive
@@ -104,32 +105,40 @@ class TreeGrower:
         self.params = SamplingParams(limits.max_new_tokens, temperature, tuple(env.stop))
         self.version, self.seed, self.on_leaf, self.judge = version, seed, on_leaf, judge
         self.lockstep = lockstep
+        self._requests = 0
         self._acting: dict[int, Branch] = {}  # request id -> branch waiting for the sampler
         self._waiting: dict[Future[Any], Callable[[Future[Any]], None]] = {}  # for the environment -> what comes then
-        self._requests = 0
-        self._pool: ThreadPoolExecutor | None = None
+        self._answers: SimpleQueue[Future[Any]] = SimpleQueue()  # of those that wait: what is there, in order
 
     def grow(self, tasks: Sequence[Task], trees: Sequence[int]) -> list[RolloutGroup]:
-        """Grow ``trees[i]`` trees of ``tasks[i]``; one group per task, in order."""
+        """Grow ``trees[i]`` trees of ``tasks[i]``; one group per task, in order.
+
+        An error is raised at once: environments that still answer are not waited for, and the sampler drops what it
+        had still to do, so that it can be used again.
+        """
         planted: Counter[str] = Counter()  # a task that comes twice gets other trees, not the same again
         plants = []
         for task, count in zip(tasks, trees, strict=True):
             first = planted[task.id]
             plants.append([Plant(task, Tree(task.id, first + i, self.env.context)) for i in range(count)])
             planted[task.id] += count
-        with ExitStack() as stack:
-            if self.env.runs_in != "caller":
-                self._pool = stack.enter_context(ThreadPoolExecutor(self.limits.env_workers))
-            try:
+        try:
+            with EnvironmentCalls(self.env, self.limits.env_workers) as self._calls:
                 for plant in (plant for group in plants for plant in group):
                     self._plant(plant)
                 while self._acting or self._waiting:
                     self._work()
-            except BaseException:
-                if self._pool is not None:  # else all that is queued would be worked off first
-                    self._pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        except BaseException as error:
+            self._abort(error)
+            raise
         return [RolloutGroup(task, [p.tree for p in group]) for task, group in zip(tasks, plants, strict=True)]
+
+    def _abort(self, error: BaseException) -> None:
+        self._acting, self._waiting, self._answers = {}, {}, SimpleQueue()
+        try:
+            self.sampler.abort()
+        except Exception as other:
+            error.add_note(f"the sampler could not be stopped then: {type(other).__name__}: {other}")
 
     # ---- beginnings and ends of branches ----
 
@@ -139,7 +148,7 @@ class TreeGrower:
         def reset() -> tuple[list[Message], Any]:
             return env.reset(plant.task), (env.snapshot() if self.search.expansions else None)
 
-        self._ask(reset, lambda future: self._planted(plant, env, future))
+        self._ask(env, reset, lambda future: self._planted(plant, env, future))
 
     def _planted(self, plant: Plant, env: Environment, future: Future[tuple[list[Message], Any]]) -> None:
         try:
@@ -195,8 +204,7 @@ class TreeGrower:
     def _submit(self, branch: Branch) -> None:
         context = branch.plant.tree.context_ids(branch.node)
         if len(context) + self.params.max_new_tokens > self.limits.max_context:
-            branch.end_truncated()
-            self._end(branch)
+            self._ask(branch.env, branch.truncate, lambda future: self._truncated(branch, future))
             return
         plant = branch.plant
         seed = derive_seed(self.seed, "action", plant.task.id, plant.tree.index, branch.number, branch.turn)
@@ -212,31 +220,36 @@ class TreeGrower:
     def _work(self) -> None:
         for completion in self._completions():
             self._act(self._acting.pop(completion.id), completion)
-        if self._waiting:  # wait only when the sampler has nothing to do
-            timeout = 0 if self._acting and not self.lockstep else None
-            done, _ = wait(self._waiting, timeout, ALL_COMPLETED if self.lockstep else FIRST_COMPLETED)
-            for future in [f for f in self._waiting if f in done]:
-                self._waiting.pop(future)(future)
+        for future in self._answered_calls():
+            self._waiting.pop(future)(future)
 
     def _completions(self) -> list[Completion]:
         if not self.lockstep:
-            return self.sampler.poll() if self._acting else []
+            return self.sampler.poll(self._answer_is_there) if self._acting else []
         found: list[Completion] = []
         while len(found) < len(self._acting):
             found += self.sampler.poll()
         return sorted(found, key=lambda completion: completion.id)
 
-    def _ask(self, call: Callable[[], Any], then: Callable[[Future[Any]], None]) -> None:
-        """Have an environment do something, in the pool where there is one, and go on with what came of it."""
-        if self._pool is not None:
-            self._waiting[self._pool.submit(call)] = then
-            return
-        future: Future[Any] = Future()
-        try:
-            future.set_result(call())
-        except Exception as error:
-            future.set_exception(error)
-        then(future)
+    def _answer_is_there(self) -> bool:
+        return not self._answers.empty()
+
+    def _answered_calls(self) -> list[Future[Any]]:
+        """Calls that environments have answered; waits for one only when the sampler has nothing to do."""
+        if self.lockstep:
+            wait(self._waiting)
+            return list(self._waiting)
+        found = [self._answers.get()] if self._waiting and not self._acting else []
+        return found + [self._answers.get() for _ in range(self._answers.qsize())]
+
+    def _ask(self, env: Environment, call: Callable[[], Any], then: Callable[[Future[Any]], None]) -> None:
+        """Have an environment do something, and go on with what came of it."""
+        future = self._calls.submit(env, call)
+        if self.env.runs_in == "caller":
+            then(future)
+        else:
+            self._waiting[future] = then
+            future.add_done_callback(self._answers.put)
 
     def _act(self, branch: Branch, completion: Completion) -> None:
         plant = branch.plant
@@ -247,7 +260,7 @@ class TreeGrower:
         text = self.tokens.decode(completion.ids)
         plant.tree.info[node] = {"action": text, "finish_reason": completion.finish_reason}
         keep = bool(self.search.expansions)
-        self._ask(lambda: branch.act(text, keep), lambda future: self._answered(branch, node, future))
+        self._ask(branch.env, lambda: branch.act(text, keep), lambda future: self._answered(branch, node, future))
 
     def _answered(self, branch: Branch, node: int, future: Future[tuple[StepResult, Any]]) -> None:
         tree, task = branch.plant.tree, branch.plant.task
@@ -278,6 +291,16 @@ class TreeGrower:
             return
         branch.node, branch.turn = node, branch.turn + 1
         self._submit(branch)
+
+    def _truncated(self, branch: Branch, future: Future[StepResult]) -> None:
+        tree, node = branch.plant.tree, branch.node
+        try:
+            with naming(branch.plant.task, f"truncated turn {branch.turn}"):
+                branch.truncated(future.result())
+        except EnvironmentFailure as failure:
+            tree.status[node] = Status.FAILED
+            tree.info[node]["error"] = str(failure)
+        self._end(branch)
 
     def _observation_ids(self, result: StepResult) -> tuple[list[int], bool]:
         if result.done:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -101,8 +101,20 @@ class Sampler(ABC):
         """Queue one request; never blocks."""
 
     @abstractmethod
-    def poll(self) -> list[Completion]:
-        """Work until at least one queued request is done and return the done ones; [] when nothing is queued."""
+    def poll(self, interrupt: Callable[[], bool] | None = None) -> list[Completion]:
+        """Work until at least one queued request is done and return the done ones; [] when nothing is queued.
+
+        Args:
+            interrupt: asked again and again; says that the caller has more to submit. Where it is true and there is
+                room for more, the requests that are done are returned at once, which may be none.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Drop every request that is queued or running, and what was sampled of it; the sampler can be used again.
+
+        Cached prefixes may be forgotten. Does nothing before :meth:`start`.
+        """
 
     @abstractmethod
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:

@@ -95,6 +95,12 @@ class ContinuousBatch:
         if self._store is not None:
             self._store.clear()
 
+    def clear(self) -> None:
+        """Drop every row, queued or running, and every kept prefix: a step may have been left half done."""
+        self._queue.clear()
+        self.rows.clear()
+        self.forget_prefixes()
+
     @property
     def busy(self) -> bool:
         """Whether any row is running or queued."""
@@ -104,6 +110,11 @@ class ContinuousBatch:
     def size(self) -> int:
         """Rows that run, or will in the next step."""
         return min(len(self.rows) + len(self._queue), self._max_batch)
+
+    @property
+    def room(self) -> int:
+        """Rows that could run besides those."""
+        return self._max_batch - self.size
 
     def step(self) -> list[Row]:
         """Admit queued rows where there is room, sample one token for every row, and return the rows that are done."""

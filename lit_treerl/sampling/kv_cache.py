@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +13,20 @@ from lit_treerl.sampling.prefix_index import BlockIndex, Match
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-BLOCKS_AT_ONCE = 1024  # bounds the temporary copies between pool and rows
+POOL_BYTES = 1 << 26  # by so much the prefix store grows
+COPY_BYTES = 1 << 23  # bounds the temporary copies between pools and rows
+CACHE_BYTES = 1 << 30  # of the prefix store where nothing else is said, as vLLM's on CPU
+CACHE_CONTEXTS = 4  # but at least these: a large model's context alone may take more
+
+
+def default_cache_tokens(token_bytes: int, max_context: int) -> int:
+    """Tokens that a prefix store keeps where nobody says how many: 1 GiB of them, but at least four whole contexts.
+
+    Args:
+        token_bytes: memory of one token, see :attr:`RowCache.token_bytes`.
+        max_context: most tokens of a context.
+    """
+    return max(CACHE_BYTES // token_bytes, CACHE_CONTEXTS * max_context)
 
 
 class RowCache:
@@ -88,6 +101,8 @@ class RowCache:
 class PrefixStore:
     """Blocks of finished rows and of prompts, copied in and out of a :class:`RowCache`.
 
+    Memory grows with what is kept, pool by pool, so that no growth copies what is there.
+
     Args:
         rows: the running rows.
         max_tokens: most tokens to keep; 0 keeps nothing.
@@ -96,13 +111,20 @@ class PrefixStore:
     def __init__(self, rows: RowCache, max_tokens: int) -> None:
         self.rows = rows
         self.index = BlockIndex(max_tokens // rows.block, rows.block)
+        block_bytes = rows.block * rows.token_bytes
+        self._pool_blocks = max(1, min(POOL_BYTES // block_bytes, self.index.capacity))
+        self._copy_blocks = max(1, COPY_BYTES // block_bytes)
         self.clear()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the pools, in bytes."""
+        return sum(pool.nbytes for pool in self._pools)
 
     def clear(self) -> None:
         """Forget everything and give the memory back."""
-        two_layers, _, heads, _, size = self.rows.data.shape
         self.index.clear()
-        self._pool = self.rows.data.new_zeros(0, two_layers, heads, self.rows.block, size)
+        self._pools: list[Tensor] = []
 
     def match(self, ids: Sequence[int]) -> Match:
         """Known leading blocks of a prompt; its last token is never among them, for it has to be computed."""
@@ -110,31 +132,35 @@ class PrefixStore:
 
     def load(self, slots_of_rows: Sequence[Sequence[int]], first: int) -> None:
         """Copy blocks into the beginnings of the rows from ``first`` on."""
-        pairs = [(first + r, n, slot) for r, slots in enumerate(slots_of_rows) for n, slot in enumerate(slots)]
-        for start in range(0, len(pairs), BLOCKS_AT_ONCE):
-            row, number, slot = self._columns(pairs[start : start + BLOCKS_AT_ONCE])
-            self.rows.blocks()[:, row, :, number] = self._pool[slot]
+        copies = [(slot, first + r, n) for r, slots in enumerate(slots_of_rows) for n, slot in enumerate(slots)]
+        for pool, block, row, number in self._parts(copies):
+            self.rows.blocks()[:, row, :, number] = pool[block]
 
     def save(self, sequences: Sequence[tuple[int, Sequence[int]]]) -> None:
         """Keep the full blocks of (row, its computed token ids)."""
         fill: dict[int, tuple[int, int, int]] = {}  # by slot: a later block may have taken an earlier one's
         for row, ids in sequences:
             for number, slot in self.index.insert(ids):
-                fill[slot] = (row, number, slot)
-        if not fill:
-            return
-        self._grow(max(fill) + 1)
-        pairs = list(fill.values())
-        for start in range(0, len(pairs), BLOCKS_AT_ONCE):
-            row, number, slot = self._columns(pairs[start : start + BLOCKS_AT_ONCE])
-            self._pool[slot] = self.rows.blocks()[:, row, :, number]
+                fill[slot] = (slot, row, number)
+        if fill:
+            self._grow(max(fill) + 1)
+        for pool, block, row, number in self._parts(fill.values()):
+            pool[block] = self.rows.blocks()[:, row, :, number]
 
     def _grow(self, blocks: int) -> None:
-        old = len(self._pool)
-        if blocks > old:
-            pool = self._pool.new_zeros(min(max(blocks, 2 * old), self.index.capacity), *self._pool.shape[1:])
-            pool[:old] = self._pool
-            self._pool = pool
+        two_layers, _, heads, _, size = self.rows.data.shape
+        while (held := len(self._pools) * self._pool_blocks) < blocks:
+            new = min(self._pool_blocks, self.index.capacity - held)
+            self._pools.append(self.rows.data.new_empty(new, two_layers, heads, self.rows.block, size))
 
-    def _columns(self, pairs: list[tuple[int, int, int]]) -> tuple[Tensor, Tensor, Tensor]:
-        return torch.tensor(pairs, device=self._pool.device).unbind(1)  # type: ignore[return-value]
+    def _parts(self, copies: Iterable[tuple[int, int, int]]) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """(pool, its blocks, their rows, their numbers in the rows) for (slot, row, number), in small parts."""
+        by_pool: dict[int, list[tuple[int, int, int]]] = {}
+        for slot, row, number in copies:
+            pool, block = divmod(slot, self._pool_blocks)
+            by_pool.setdefault(pool, []).append((block, row, number))
+        for pool, found in by_pool.items():
+            for start in range(0, len(found), self._copy_blocks):
+                part = torch.tensor(found[start : start + self._copy_blocks], device=self.rows.data.device)
+                block_of, row_of, number_of = part.unbind(1)
+                yield self._pools[pool], block_of, row_of, number_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from lit_treerl.sampling.continuous_batch import ContinuousBatch, Row
 
-CACHE_BYTES = 1 << 30  # of the prefix cache, as vLLM's on CPU
 BLOCK = 8  # tokens; small, so that a turn of a few words is already worth reusing
 
 
@@ -29,8 +28,8 @@ class TransformersSampler(Sampler):
         dtype: of weights, keys and values.
         max_batch: most requests decoded at a time.
         prefix_cache: keep keys and values of prompts and finished actions for later requests.
-        cache_tokens: most tokens kept by the prefix cache, as many as fit into 1 GiB when not given; the least recently
-            used leave first.
+        cache_tokens: most tokens kept by the prefix cache, as many as fit into 1 GiB (at least four whole contexts)
+            when not given; the least recently used leave first.
         refill: share of the running requests that has to finish before :meth:`poll` returns.
         prefill_tokens: most prompt tokens in one forward.
     """
@@ -91,14 +90,16 @@ class TransformersSampler(Sampler):
 
     def _build_batch(self, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> ContinuousBatch:
         from lit_treerl.sampling.continuous_batch import ContinuousBatch
-        from lit_treerl.sampling.kv_cache import PrefixStore, RowCache
+        from lit_treerl.sampling.kv_cache import PrefixStore, RowCache, default_cache_tokens
         from lit_treerl.sampling.stop_strings import StopStrings
 
         model = self._model
         cache = RowCache(
             model.config, model.dtype, device, block=BLOCK, max_rows=self.max_batch, max_length=self._max_context
         )
-        tokens = CACHE_BYTES // cache.token_bytes if self.cache_tokens is None else self.cache_tokens
+        tokens = self.cache_tokens
+        if tokens is None:
+            tokens = default_cache_tokens(cache.token_bytes, self._max_context)
         generation = model.generation_config
         return ContinuousBatch(
             model,
@@ -125,8 +126,11 @@ class TransformersSampler(Sampler):
         self.counters.prompt_tokens += len(request.prompt_ids)
         batch.add(Row(request))
 
-    def poll(self) -> list[Completion]:
-        """Decode until a fair share is done, admitting what is queued, and return the done ones."""
+    def poll(self, interrupt: Callable[[], bool] | None = None) -> list[Completion]:
+        """Decode until a fair share is done, admitting what is queued, and return the done ones.
+
+        ``interrupt`` is asked after every step with room for another row.
+        """
         import torch
 
         batch = self._started()
@@ -135,7 +139,15 @@ class TransformersSampler(Sampler):
             share = max(1, math.ceil(self.refill * batch.size))
             while batch.busy and len(finished) < share:
                 finished += batch.step()
+                if interrupt is not None and batch.room and interrupt():
+                    break
         return [self._complete(row) for row in finished]
+
+    def abort(self) -> None:
+        """Drop every request, and every cached prefix."""
+        if self._batch is not None:
+            self._batch.clear()
+        self._in_flight.clear()
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Copy new weights in place; see :meth:`Sampler.load_weights`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +94,7 @@ class VLLMSampler(Sampler):
             self._llm = LLM(tokenizer=folder, **arguments)
         quiet_lone_group()
         self._engine = self._llm.llm_engine
+        self._max_running = self._engine.vllm_config.scheduler_config.max_num_seqs
 
     def _arguments(self, policy: str, max_context: int, on_cpu: bool, seed: int) -> dict[str, Any]:
         arguments: dict[str, Any] = {
@@ -134,8 +135,11 @@ class VLLMSampler(Sampler):
         self._in_flight[request.id] = request
         self.counters.prompt_tokens += len(request.prompt_ids)
 
-    def poll(self) -> list[Completion]:
-        """Step the engine until at least one request is done, and return the done ones."""
+    def poll(self, interrupt: Callable[[], bool] | None = None) -> list[Completion]:
+        """Step the engine until at least one request is done, and return the done ones.
+
+        ``interrupt`` is asked after every step in which the engine could have run more requests.
+        """
         from lit_treerl.sampling.torch_state import kept_rng
 
         engine = self._started()
@@ -150,7 +154,15 @@ class VLLMSampler(Sampler):
                     f"vLLM failed with requests {waiting} (at most 8 named) in flight: {error}"
                 ) from error
             finished = [self._complete(output) for output in outputs if output.finished]
+            if interrupt is not None and len(self._in_flight) < self._max_running and interrupt():
+                break
         return finished
+
+    def abort(self) -> None:
+        """Drop every request."""
+        if self._engine is not None:
+            self._started().abort_request([str(i) for i in self._in_flight])
+        self._in_flight.clear()
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Reload the engine's weights in place; see :meth:`Sampler.load_weights`.

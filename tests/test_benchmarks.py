@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.overhead import Clock
+from benchmarks.train_step.cases import Case
+from benchmarks.train_step.check import gaps, too_far
+from benchmarks.train_step.measure import Step, Way, computed_as
 
 PROJECT = Path(__file__).parents[1]
 
@@ -28,9 +32,44 @@ def test_trees_and_trajectories_learn_the_same_from_fewer_tokens(tmp_path):
     rows = run(tmp_path, "train_step", "--steps", "6", "--repeats", "1", "--critic", "with")
     assert [row["unique"] for row in rows] == [0.25, 0.5, 0.75]
     for row in rows:
-        assert row["loss gap"] < 1e-5
-        assert row["gradient gap"] < 1e-5
+        assert set(row["gaps"]) == {"actor loss", "critic loss", "critic values", "actor gradient", "critic gradient"}
+        assert max(row["gaps"].values()) < 1e-5
         assert row["time ratio"] > 0
+
+
+def outcome(way: Way) -> dict[str, torch.Tensor]:
+    with computed_as(way):
+        step = Step(Case(leaves=3, turns=3, fork=2, step=2, critic=True), way)
+        step()
+        return step.outcome()
+
+
+def test_every_parameter_and_every_value_is_compared():
+    tree, rows = outcome("tree"), outcome("trajectories")
+    assert max(gaps(tree, rows).values()) < 1e-5
+    assert too_far(gaps(tree, rows), 1e-4) == []
+    assert tree["critic values"].numel() == 3 * 2  # of three trajectories, before each of two actions
+    assert tree["critic values"].unique().numel() == 1 + 1  # all share the prompt and the first turn
+    gradients = [name for name in rows if "gradient: " in name]
+    assert len([name for name in gradients if "layers.3.mlp" in name]) == 2 * 3
+    assert all(rows[name].any() for name in gradients)
+    for name in ("actor gradient: model.model.layers.3.mlp.up_proj.weight", "critic values"):
+        for wrong in (1.01, float("nan")):
+            (line,) = too_far(gaps({**tree, name: tree[name] * wrong}, rows), 1e-4)
+            assert line.startswith(name.replace(": ", " of ") + ": trees differ")
+    with pytest.raises(ValueError, match="only one of trees and trajectories has critic loss"):
+        gaps({name: tree[name] for name in tree if name != "critic loss"}, rows)
+
+
+def test_what_is_not_equal_ends_with_an_exit_code(monkeypatch, capsys):
+    from benchmarks.train_step import __main__ as train_step
+
+    line = {"gaps": {"actor gradient": 0.01}}
+    monkeypatch.setattr(train_step, "compare", lambda case, repeats: (line, {"actor gradient: q_proj": 0.01}))
+    one = ["--steps", "2", "--forks", "2", "--critic", "without"]
+    assert train_step.main([*one, "--dtype", "bfloat16"]) == 0
+    assert train_step.main(one) == 1
+    assert "NOT EQUAL, 2 tokens a turn, fork after turn 2: actor gradient of q_proj" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -129,7 +129,7 @@ def refused(capsys, *args: str) -> str:
         ("--trainer.accelerator gpuu", ["'gpuu'", "auto"]),
         # wrong paths
         ("--config none.yaml", ["config: ", "none.yaml"]),
-        ("--model.policy ./none", ["model.policy: './none' has no config.json", "'embedded'"]),
+        ("--model.policy ./none", ["model.policy: './none' has no config.json", "or one of embedded, "]),
         ("--ckpt_path none.ckpt", ["ckpt_path: there is no checkpoint none.ckpt"]),
         ("--data.train JSONLTasks --data.train.path none.jsonl", ["data.train: no task file at none.jsonl"]),
     ],

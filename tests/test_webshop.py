@@ -263,6 +263,6 @@ def test_forks_share_the_shop_but_no_state(env):
 
 
 def test_shipped_config_is_the_class():
-    config = yaml.safe_load((CONFIGS / "env/webshop.yaml").read_text())
+    config = yaml.safe_load((CONFIGS / "webshop/env.yaml").read_text())
     env = WebShop(**config["init_args"])
-    assert (config["class_path"], env.max_turns, env.reward, env.context) == ("WebShop", 15, "score", "window")
+    assert (config["class_path"], env.max_turns, env.reward, env.context) == ("WebShop", 15, "score", "growing")
